@@ -1,0 +1,46 @@
+# The README's two commands are `make demo` and `make test`. Each makes its environment, builds,
+# installs and does its job on a fresh clone; stamps in the environment make a repeat quick.
+
+VENV ?= .venv
+BIN := $(VENV)/bin
+PYTHON_CANDIDATES ?= python3.11 /usr/bin/python3.11 python3.12 python3.13 python3.10 python3 /usr/bin/python3
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+INSTALL := $(PIP) install --quiet --constraint constraints.txt
+NATIVE_SOURCES := $(wildcard CMakeLists.txt csrc/* csrc/*/* cmake/*)
+EXTRAS ?= train,dev
+
+# With a C++ compiler on PATH a native build that fails is an error; without one it's a fallback.
+CXX_FOUND := $(firstword $(foreach c,$(CXX) c++ g++ clang++,$(shell command -v $(c) 2>/dev/null)))
+export UNPAD_REQUIRE_NATIVE ?= $(if $(CXX_FOUND),1,0)
+
+.PHONY: help env build test test-quick demo lint format bench bench-peers docs clean
+
+help:  ## this list
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+env: $(VENV)/.stamp-requirements  ## make .venv with every pinned requirement
+
+build: $(VENV)/.stamp-build  ## build the native engine and install unpad, editable
+
+# A python that answers may still be a shim that fails elsewhere, or lack venv: so run each one.
+$(VENV)/.stamp-venv:
+	@for python in $(PYTHON_CANDIDATES); do \
+	  if $$python -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 10))' \
+	      >/dev/null 2>&1 && $$python -m venv --clear $(VENV); then \
+	    echo "environment $(VENV) from $$($$python -c 'import sys; print(sys.executable)')"; \
+	    touch $@; exit 0; fi; done; \
+	echo "no Python >= 3.10 with venv found among: $(PYTHON_CANDIDATES)." >&2; \
+	echo "Install one, or name it: make PYTHON_CANDIDATES=/path/to/python3.11" >&2; exit 1
+
+$(VENV)/.stamp-requirements: $(VENV)/.stamp-venv pyproject.toml constraints.txt tools/requirements.py
+	$(BIN)/python tools/requirements.py $(EXTRAS) > $(VENV)/requirements.txt
+	$(INSTALL) --requirement $(VENV)/requirements.txt
+	@touch $@
+
+$(VENV)/.stamp-build: $(VENV)/.stamp-requirements pyproject.toml $(NATIVE_SOURCES)
+	PATH="$(abspath $(BIN)):$$PATH" $(PIP) install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+clean:  ## remove the environment, builds and caches
+	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis
+	find src tests benchmarks examples tools -name __pycache__ -type d -prune -exec rm -rf {} +
