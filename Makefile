@@ -6,8 +6,11 @@ BIN := $(VENV)/bin
 PYTHON_CANDIDATES ?= python3.11 /usr/bin/python3.11 python3.12 python3.13 python3.10 python3 /usr/bin/python3
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 INSTALL := $(PIP) install --quiet --constraint constraints.txt
+CPP_FILES := $(wildcard csrc/*.cpp csrc/*.h csrc/*/*.cpp csrc/*/*.h)
 NATIVE_SOURCES := $(wildcard CMakeLists.txt csrc/* csrc/*/* cmake/*)
 EXTRAS ?= train,dev
+PYTEST_PARALLEL ?= --numprocesses auto --dist worksteal
+PYTEST_ARGS ?=
 
 # With a C++ compiler on PATH a native build that fails is an error; without one it's a fallback.
 CXX_FOUND := $(firstword $(foreach c,$(CXX) c++ g++ clang++,$(shell command -v $(c) 2>/dev/null)))
@@ -40,6 +43,37 @@ $(VENV)/.stamp-requirements: $(VENV)/.stamp-venv pyproject.toml constraints.txt 
 $(VENV)/.stamp-build: $(VENV)/.stamp-requirements pyproject.toml $(NATIVE_SOURCES)
 	PATH="$(abspath $(BIN)):$$PATH" $(PIP) install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
+
+test: build  ## every test, on every core
+	$(BIN)/python -m pytest $(PYTEST_PARALLEL) $(PYTEST_ARGS)
+
+test-quick: build  ## without the slow ones
+	$(BIN)/python -m pytest $(PYTEST_PARALLEL) -m "not slow" $(PYTEST_ARGS)
+
+demo: build $(VENV)/.stamp-sktime  ## train a classifier on real sequences of unequal length
+	$(BIN)/python examples/japanese_vowels.py
+
+# The wheel ships the data; its dependencies are no part of the demo.
+$(VENV)/.stamp-sktime: $(VENV)/.stamp-requirements
+	$(INSTALL) --no-deps sktime
+	@touch $@
+
+lint: build  ## ruff, pyright (strict on the package), clang-format
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+	$(if $(CPP_FILES),$(BIN)/clang-format --dry-run --Werror $(CPP_FILES))
+
+format: build  ## let ruff and clang-format rewrite the sources
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(if $(CPP_FILES),$(BIN)/clang-format -i $(CPP_FILES))
+
+bench: build  ## the benchmarks against torch; writes benchmarks/results and docs/performance.md
+	$(BIN)/python benchmarks/train_ragged.py
+	$(BIN)/python benchmarks/train_custom_cell.py
+	$(BIN)/python benchmarks/memory_flat.py
+	$(BIN)/python benchmarks/report.py
 
 clean:  ## remove the environment, builds and caches
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,65 @@
+"""What the documentation shows is what the library does: every snippet and every doctest is run."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import pkgutil
+import re
+from pathlib import Path
+
+import pytest
+
+import unpad
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
+SNIPPET = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\((?!\w+:)([^)#\s]+)(?:#[^)]*)?\)")
+OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+
+
+def modules() -> list[str]:
+    """Every module of the package, its own name first; the extension has no docstrings to run."""
+    walked = pkgutil.walk_packages(unpad.__path__, "unpad.")
+    return ["unpad", *(m.name for m in walked if m.name != "unpad._native")]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_snippet_of_a_page_runs(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The snippets of one page are one session: a later one may use what an earlier one made."""
+    monkeypatch.chdir(tmp_path)
+    text = page.read_text()
+    names: dict[str, object] = {"__name__": "__main__"}
+    for match in SNIPPET.finditer(text):
+        # Blank lines in front make a traceback name the line of the page.
+        lines_above = text[: match.start(1)].count("\n")
+        source = "\n" * lines_above + match.group(1)
+        if ">>>" in source:
+            run_session(source, names, page)
+        else:
+            exec(compile(source, str(page), "exec"), names)
+
+
+def run_session(source: str, names: dict[str, object], page: Path) -> None:
+    """A snippet that shows a prompt and the answers: the answers are checked."""
+    test = doctest.DocTestParser().get_doctest(source, names, page.name, str(page), 0)
+    runner = doctest.DocTestRunner(optionflags=OPTIONS)
+    runner.run(test, clear_globs=False)
+    names.update(test.globs)
+    assert runner.summarize(verbose=False).failed == 0, f"see above: {page.name}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
+    missing = [to for to in LINK.findall(page.read_text()) if not (page.parent / to).exists()]
+    assert missing == []
+
+
+@pytest.mark.parametrize("name", modules())
+def test_every_docstring_example_of_a_module_runs(name: str) -> None:
+    module = importlib.import_module(name)
+    result = doctest.testmod(module, optionflags=OPTIONS)
+    assert result.failed == 0, f"see above: {name}"
