@@ -1,0 +1,140 @@
+"""The cell: what a recurrent network does with one token."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, TypeAlias, cast
+
+import torch
+from torch import Tensor, nn
+
+from unpad.nest import Nest
+
+Size: TypeAlias = Any  # int | torch.Size | list[int] | tuple of sizes; recursive
+"""Features of one row: an int (n features), a ``torch.Size`` or a list (a shape; ``torch.Size([])``
+for one number a row), or a tuple of sizes, one for each state."""
+
+
+class Cell(nn.Module):
+    """One step of a recurrent network, on rows: ``(x, state) -> (output, new_state)``.
+
+    Subclass it, set the sizes, write ``forward``. Every row stands for one live sequence, so a row's
+    result must not depend on the other rows, and the values must not steer Python's ``if``.
+
+    Attributes:
+        input_size: features of ``x``; an int, or a ``torch.Size`` for rows of higher rank.
+        state_size: an int, a shape (``torch.Size`` or list) or a tuple of these, one a state.
+        output_size: features of the output; the first state's unless it is set.
+
+    >>> class Sum(Cell):
+    ...     input_size = state_size = 3
+    ...     def forward(self, x, state):
+    ...         new = state + x
+    ...         return new, new
+    >>> cell = Sum()
+    >>> output, state = cell(torch.ones(2, 3), cell.initial_state(2))
+    >>> output.tolist()
+    [[1.0, 1.0, 1.0], [1.0, 1.0, 1.0]]
+    """
+
+    input_size: Size
+    state_size: Size
+    _output_size: Size = None
+
+    @property
+    def output_size(self) -> Size:
+        size = self._output_size
+        return first_size(self.state_size) if size is None else size
+
+    @output_size.setter
+    def output_size(self, size: Size) -> None:
+        self._output_size = size
+
+    def forward(self, x: Tensor, state: Nest) -> tuple[Tensor, Nest]:
+        """One step.
+
+        Args:
+            x: [rows, input features].
+            state: nest of [rows, state features].
+
+        Returns:
+            The output [rows, output features] and the new state, formed like ``state``.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no forward(x, state)")
+
+    def initial_state(
+        self,
+        batch_size: int,
+        *,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ) -> Nest:
+        """The state before a sequence: zeros, [batch_size, features] for each state.
+
+        Args:
+            batch_size: number of rows.
+            dtype: default: the cell's first floating parameter's, or torch's default.
+            device: default: likewise.
+        """
+        own = first_floating(self)
+        dtype = dtype or (torch.get_default_dtype() if own is None else own.dtype)
+        device = device or (None if own is None else own.device)
+        return zeros(self.state_size, batch_size, dtype=dtype, device=device)
+
+
+def feature_shape(size: Size) -> torch.Size:
+    """The shape of one row of one size.
+
+    >>> feature_shape(3), feature_shape([2, 3])
+    (torch.Size([3]), torch.Size([2, 3]))
+    """
+    return torch.Size((size,) if isinstance(size, int) else size)
+
+
+def is_nested(size: Size) -> bool:
+    """Whether a size is a tuple of sizes and not one shape."""
+    return isinstance(size, tuple) and not isinstance(size, torch.Size)
+
+
+def first_size(size: Size) -> Size:
+    """The first leaf of a nest of sizes."""
+    while is_nested(size) and size:
+        size = size[0]
+    return size
+
+
+def zeros(
+    size: Size,
+    batch_size: int,
+    *,
+    dtype: torch.dtype,
+    device: torch.device | str | None,
+) -> Nest:
+    """Zeros of [batch_size, ...] for each leaf of a nest of sizes."""
+    if is_nested(size):
+        return tuple(zeros(part, batch_size, dtype=dtype, device=device) for part in size)
+    return torch.zeros((batch_size, *feature_shape(size)), dtype=dtype, device=device)
+
+
+def first_floating(module: nn.Module) -> Tensor | None:
+    """The first floating parameter or buffer of a module."""
+    for tensors in (module.parameters(), module.buffers()):
+        for tensor in tensors:
+            if tensor.is_floating_point():
+                return tensor
+    return None
+
+
+def start(cell: nn.Module, batch_size: int, x: Tensor) -> Nest:
+    """A cell's own initial state for tokens like ``x``.
+
+    An ``initial_state`` that takes nothing but the batch size is accepted, and so is a module with a
+    ``state_size`` that is no `Cell`.
+    """
+    dtype = x.dtype if x.is_floating_point() else torch.get_default_dtype()
+    make = getattr(cell, "initial_state", None)
+    if make is None:
+        return zeros(cast(Any, cell).state_size, batch_size, dtype=dtype, device=x.device)
+    if "dtype" in inspect.signature(make).parameters:
+        return make(batch_size, dtype=dtype, device=x.device)
+    return make(batch_size)

@@ -1,0 +1,73 @@
+"""What the cells with torch.nn's parameters share: their names, shapes and start."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from unpad.cells.cell import Cell
+from unpad.cells.initialize import Init, check_init, initialize
+from unpad.errors import ArgumentError, ArgumentTypeError
+
+
+class GatedCell(Cell):
+    """A cell with ``weight_ih`` [G*H, I], ``weight_hh`` [G*H, R], ``bias_ih`` and ``bias_hh`` [G*H].
+
+    G is the number of gates, H the hidden size, R the width of the recurrent output (H, or the size
+    of a projection). Without bias both biases are None.
+    """
+
+    weight_ih: Tensor
+    weight_hh: Tensor
+    bias_ih: Tensor | None
+    bias_hh: Tensor | None
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        gates: int,
+        *,
+        recurrent_size: int,
+        bias: bool,
+        init: Init,
+        device: Any,
+        dtype: Any,
+    ) -> None:
+        super().__init__()
+        check_size("input_size", input_size)
+        check_size("hidden_size", hidden_size)
+        check_init(init)
+        self.input_size = input_size
+        self.hidden_size = hidden_size
+        self.bias = bias
+        self.init = init
+        rows = gates * hidden_size
+        self._add("weight_ih", rows, input_size, device=device, dtype=dtype)
+        self._add("weight_hh", rows, recurrent_size, device=device, dtype=dtype)
+        for name in ("bias_ih", "bias_hh"):
+            if bias:
+                self._add(name, rows, device=device, dtype=dtype)
+            else:
+                self.register_parameter(name, None)
+
+    def _add(self, name: str, *shape: int, device: Any, dtype: Any) -> None:
+        self.register_parameter(name, nn.Parameter(torch.empty(shape, device=device, dtype=dtype)))
+
+    def reset_parameters(self) -> None:
+        """Start afresh, by the scheme that ``init`` names."""
+        for name, parameter in self.named_parameters(recurse=False):
+            initialize(name, parameter, self.hidden_size, self.init)
+
+    def extra_repr(self) -> str:
+        return f"{self.input_size}, {self.hidden_size}" + ("" if self.bias else ", bias=False")
+
+
+def check_size(argument: str, value: Any) -> None:
+    """A number of features is a positive int."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ArgumentTypeError(argument, value, "an int of 1 or more", "give a number of features")
+    if value < 1:
+        raise ArgumentError(argument, value, "an int of 1 or more", "give a number of features")
