@@ -1,4 +1,4 @@
-"""What every test gets: its own seed, torch as it found it, and no network of warnings to hide in."""
+"""What every test gets: a seed of its own, and torch as the test before it found it."""
 
 from __future__ import annotations
 
