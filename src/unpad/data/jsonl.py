@@ -1,0 +1,229 @@
+"""JSON lines: one object a line, the sequence as [T], [T][F], a list of tokens or a text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import IO, Any, cast
+
+import numpy as np
+import pyarrow as pa
+
+from unpad.data.errors import DataError
+from unpad.data.roles import Form, Roles, detect
+from unpad.data.table import (
+    Floats,
+    Kind,
+    SequenceTable,
+    Source,
+    make_table,
+    number_lists,
+    token_lists,
+)
+
+Row = tuple[int, dict[str, Any]]
+
+
+def read_jsonl(file: IO[bytes], path: str, asked: Roles, chunk: int) -> Iterator[SequenceTable]:
+    """Tables of at most ``chunk`` rows. Blank lines are skipped; columns follow the first chunk."""
+    roles: Roles | None = None
+    shape: tuple[Kind, int] | None = None
+    for rows in _chunks(_objects(file, path), chunk):
+        if roles is None:
+            roles = detect(_forms(rows), asked, path=path)
+        table = _table(rows, roles, path, shape)
+        if table is not None:
+            shape = shape or (table.kind, table.feature_count)
+            yield table
+
+
+def _objects(file: IO[bytes], path: str) -> Iterator[Row]:
+    for number, line in enumerate(file, start=1):
+        if not line.strip():
+            continue
+        place = f"line {number}"
+        try:
+            row: object = json.loads(line)
+        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+            raise DataError(
+                path, f"not valid JSON ({error})", "write one JSON object a line", place=place
+            ) from None
+        if not isinstance(row, dict):
+            raise DataError(
+                path,
+                f"the line is a {type(row).__name__}, not an object",
+                'write lines like {"label": "a", "x": [[0.1, 0.2], [0.3, 0.4]]}',
+                place=place,
+            )
+        yield number, cast("dict[str, Any]", row)
+
+
+def _chunks(rows: Iterator[Row], size: int) -> Iterator[list[Row]]:
+    chunk: list[Row] = []
+    for row in rows:
+        chunk.append(row)
+        if len(chunk) == size:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk
+
+
+def _forms(rows: list[Row]) -> dict[str, Form]:
+    forms: dict[str, Form] = {}
+    for _, row in rows:
+        for key, value in row.items():
+            if key not in forms or forms[key] == "other":
+                forms[key] = _form(value)
+    return forms
+
+
+def _form(value: object) -> Form:
+    if isinstance(value, list):
+        return "list"
+    if isinstance(value, str):
+        return "text"
+    return "number" if isinstance(value, (int, float)) else "other"
+
+
+def _table(
+    rows: list[Row], roles: Roles, path: str, shape: tuple[Kind, int] | None
+) -> SequenceTable | None:
+    columns = [roles.sequence] if roles.sequence is not None else list(roles.features)
+    shown = roles.sequence or ", ".join(columns)
+    cells = [[_cell(row, number, c, path) for c in columns] for number, row in rows]
+    kind = _kind([c for row in cells for c in row], shape)
+    source = Source(path, "line", shown, roles.features if roles.sequence is None else ())
+    places = [number for number, _ in rows]
+    sequences = _sequences(kind, cells, source, places, shape)
+    optional = {
+        role: [_label(row.get(column), number, column, path) for number, row in rows]
+        for role, column in (("label", roles.label), ("id", roles.id), ("split", roles.split))
+        if column is not None
+    }
+    return make_table(kind, sequences, source, places=places, **optional)
+
+
+def _cell(row: dict[str, Any], number: int, column: str, path: str) -> Any:
+    if row.get(column) is None:
+        raise DataError(
+            path,
+            "the sequence is missing",
+            "write [] for a sequence of length 0, or name the column with --sequence",
+            place=f"line {number}",
+            column=column,
+        )
+    return row[column]
+
+
+def _kind(cells: list[Any], shape: tuple[Kind, int] | None) -> Kind:
+    for cell in cells:
+        if isinstance(cell, str):
+            return "text"
+        if isinstance(cell, list) and cell:
+            return "tokens" if isinstance(cell[0], str) else "numbers"
+    return shape[0] if shape else "numbers"
+
+
+def _sequences(
+    kind: Kind,
+    cells: list[list[Any]],
+    source: Source,
+    places: list[int],
+    shape: tuple[Kind, int] | None,
+) -> pa.Array:
+    if kind == "text":
+        return pa.array(
+            [_text(row[0], p, source) for row, p in zip(cells, places, strict=True)], pa.string()
+        )
+    if kind == "tokens":
+        return token_lists(_tokens(row[0], p, source) for row, p in zip(cells, places, strict=True))
+    arrays = [_channels(row, p, source) for row, p in zip(cells, places, strict=True)]
+    width = next((a.shape[1] for a in arrays if len(a)), shape[1] if shape else 1)
+    for array, place in zip(arrays, places, strict=True):
+        if len(array) and array.shape[1] != width:
+            raise _wrong(source, place, f"{array.shape[1]} features a step, not {width} as before")
+    offsets = np.cumsum([0, *(len(a) for a in arrays)], dtype=np.int64)
+    full = [a for a in arrays if len(a)]
+    return number_lists(np.concatenate(full or [np.zeros((0, width), np.float32)]), offsets)
+
+
+def _wrong(source: Source, place: int, problem: str) -> DataError:
+    return DataError(
+        source.path,
+        problem,
+        "a sequence is [T] or [T][F] numbers, a list of tokens or a text, alike in all lines",
+        place=f"{source.unit} {place}",
+        column=source.column,
+    )
+
+
+def _text(cell: Any, place: int, source: Source) -> str:
+    if not isinstance(cell, str):
+        raise _wrong(source, place, f"{cell!r:.60} is no text, and others are")
+    return cell
+
+
+def _tokens(cell: Any, place: int, source: Source) -> list[str]:
+    tokens = cast("list[Any]", cell) if isinstance(cell, list) else [None]
+    for token in tokens:
+        if not isinstance(token, str):
+            raise _wrong(source, place, f"{token!r:.60} is no token (a text), and others are")
+    return cast("list[str]", tokens)
+
+
+def _channels(cells: list[Any], place: int, source: Source) -> Floats:
+    arrays = [_numbers(cell, place, source) for cell in cells]
+    if len({len(a) for a in arrays}) > 1:
+        raise _wrong(source, place, f"the columns have {[len(a) for a in arrays]} steps")
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays, axis=1)
+
+
+def _numbers(cell: Any, place: int, source: Source) -> Floats:
+    if cell == []:
+        return np.zeros((0, 1), np.float32)
+    try:
+        array = np.asarray(cell)
+    except ValueError:
+        raise _wrong(source, place, _ragged_step(cell)) from None
+    if array.dtype == object:  # JSON null: a gap, reported later as NaN with its step
+        array = np.asarray(_gaps_as_nan(cell, place, source))
+    if array.dtype.kind not in "iufb" or array.ndim not in (1, 2):
+        raise _wrong(source, place, f"{str(cell)[:60]} is not a list of numbers")
+    with np.errstate(over="ignore"):  # beyond float32 becomes inf, which is reported
+        return array.astype(np.float32).reshape(len(array), -1)
+
+
+def _ragged_step(cell: Any) -> str:
+    steps = [len(step) if isinstance(step, list) else 1 for step in cell]
+    step = next(t for t, n in enumerate(steps) if n != steps[0]) if len(set(steps)) > 1 else 0
+    return f"step {step} has {steps[step]} features, step 0 has {steps[0]}"
+
+
+def _gaps_as_nan(cell: Any, place: int, source: Source) -> list[Any]:
+    def number(value: Any) -> Any:
+        if isinstance(value, list):
+            return [number(v) for v in cast("list[Any]", value)]
+        if value is None:
+            return float("nan")
+        if not isinstance(value, (int, float)):
+            raise _wrong(source, place, f"{value!r:.60} is not a number")
+        return float(value)
+
+    return number(cell)
+
+
+def _label(value: Any, number: int, column: str, path: str) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int) or (isinstance(value, float) and value.is_integer()):
+        return str(int(value))
+    raise DataError(
+        path,
+        f"{value!r:.60} is no label",
+        "labels are texts or whole numbers",
+        place=f"line {number}",
+        column=column,
+    )

@@ -1,0 +1,145 @@
+"""Open a data file of any supported format, whole or as a stream."""
+
+from __future__ import annotations
+
+import gzip
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+import pyarrow as pa
+
+from unpad.data.delimited import read_delimited
+from unpad.data.errors import DataError
+from unpad.data.jsonl import read_jsonl
+from unpad.data.parquet import read_parquet
+from unpad.data.roles import Roles
+from unpad.data.table import (
+    SequenceTable,
+    Source,
+    concatenate,
+    make_table,
+    number_lists,
+)
+
+FORMATS = (".parquet", ".jsonl", ".csv", ".tsv", ".txt")
+CHUNK = 1024
+"""Sequences read at a time: a stream holds no more than this many."""
+
+
+def read(path: str | Path, roles: Roles | None = None) -> SequenceTable:
+    r"""All sequences of a Parquet, JSONL, CSV, TSV or text file (JSONL, CSV, TSV, TXT also ``.gz``).
+
+    ``roles`` names columns; what it leaves open is found by the rules of `unpad.data.roles`.
+    Raises `DataError` (file, place, column, remedy); an empty sequence is a row of length 0.
+
+    >>> import tempfile, pathlib
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "two.jsonl"
+    >>> _ = path.write_text('{"x": [1, 2, 3], "label": "up"}\n{"x": [], "label": "none"}\n')
+    >>> table = read(path)
+    >>> table.numbers()[1].tolist(), table.strings("label")
+    ([0, 3, 3], ['up', 'none'])
+    """
+    tables = list(_tables(path, roles or Roles(), stream=False))
+    if not any(len(t) for t in tables):
+        raise DataError(path, "no sequence in the file", "write at least one row")
+    return concatenate(_same_width(tables))
+
+
+def stream(path: str | Path, roles: Roles | None = None) -> Iterator[SequenceTable]:
+    """The sequences of a file in pieces of about `CHUNK`, in order, in constant memory.
+
+    In files with one row a time step the steps of a sequence must stand together.
+    """
+    return _tables(path, roles or Roles(), stream=True)
+
+
+def _tables(path: str | Path, roles: Roles, *, stream: bool) -> Iterator[SequenceTable]:
+    name, kind = str(path), _format(path)
+    if kind == ".parquet":
+        yield from read_parquet(name, roles, CHUNK, stream=stream)
+        return
+    with _open(path) as file:
+        try:
+            if kind == ".jsonl":
+                yield from read_jsonl(file, name, roles, CHUNK)
+            elif kind == ".txt":
+                yield from _read_lines(file, name)
+            else:
+                yield from read_delimited(file, name, roles, tab=kind == ".tsv", stream=stream)
+        except (EOFError, gzip.BadGzipFile) as error:
+            raise DataError(path, f"broken gzip file ({error})", "copy it again") from None
+
+
+def _format(path: str | Path) -> str:
+    suffixes = [s.lower() for s in Path(path).suffixes]
+    compressed = suffixes[-1:] == [".gz"]
+    kind = (suffixes[:-1] if compressed else suffixes)[-1:]
+    found = {".json": ".jsonl", ".ndjson": ".jsonl"}.get(kind[0], kind[0]) if kind else ""
+    if not Path(path).is_file():
+        what = "is a folder" if Path(path).is_dir() else "does not exist"
+        raise DataError(path, f"the file {what}", "give the path of a data file")
+    if found not in FORMATS or (compressed and found == ".parquet"):
+        raise DataError(
+            path,
+            "unknown format",
+            f"name it {', '.join(FORMATS)} (all but Parquet also with .gz)",
+        )
+    return found
+
+
+def _open(path: str | Path) -> IO[bytes]:
+    if str(path).lower().endswith(".gz"):
+        return io.BufferedReader(gzip.open(path, "rb"))  # pyright: ignore[reportArgumentType]
+    return Path(path).open("rb")
+
+
+def _read_lines(file: IO[bytes], path: str) -> Iterator[SequenceTable]:
+    """One text a line, no labels."""
+    source = Source(path, "line", "text")
+    lines: list[str] = []
+    done = 0
+    for line in file:
+        try:
+            lines.append(line.decode().rstrip("\r\n"))
+        except UnicodeDecodeError as error:
+            place = f"line {done + len(lines) + 1}"
+            raise DataError(
+                path, f"no UTF-8 ({error})", "convert it to UTF-8", place=place
+            ) from None
+        if len(lines) == CHUNK:
+            yield _lines_table(lines, done, source)
+            done, lines = done + CHUNK, []
+    if lines:
+        yield _lines_table(lines, done, source)
+
+
+def _lines_table(lines: list[str], done: int, source: Source) -> SequenceTable:
+    places = range(done + 1, done + 1 + len(lines))
+    return make_table("text", pa.array(lines), source, places=places)
+
+
+def _same_width(tables: list[SequenceTable]) -> list[SequenceTable]:
+    """Give pieces that hold only empty sequences the feature count of the others."""
+    filled = [t for t in tables if t.kind == "numbers" and t.numbers()[1][-1] > 0]
+    if not filled:
+        return tables
+    width = filled[0].feature_count
+    return [t if t.feature_count == width else _widened(t, width) for t in tables]
+
+
+def _widened(table: SequenceTable, width: int) -> SequenceTable:
+    values, offsets = table.numbers()
+    if len(values):
+        raise DataError(
+            table.source.path,
+            f"{table.feature_count} features a step, before it was {width}",
+            "every step needs the same number of features",
+            place=table.place(int(np.flatnonzero(np.diff(offsets))[0])),
+            column=table.source.column,
+        )
+    column = number_lists(np.zeros((0, width), np.float32), offsets)
+    at = table.table.schema.get_field_index("sequence")
+    return SequenceTable(table.kind, table.table.set_column(at, "sequence", column), table.source)
