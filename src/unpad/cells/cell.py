@@ -18,8 +18,8 @@ for one number a row), or a tuple of sizes, one for each state."""
 class Cell(nn.Module):
     """One step of a recurrent network, on rows: ``(x, state) -> (output, new_state)``.
 
-    Subclass it, set the sizes, write ``forward``. Every row stands for one live sequence, so a row's
-    result must not depend on the other rows, and the values must not steer Python's ``if``.
+    Subclass it, set the sizes, write ``forward``. Every row stands for one live sequence, so a
+    row's result must not depend on the other rows; values must not steer Python's ``if``.
 
     Attributes:
         input_size: features of ``x``; an int, or a ``torch.Size`` for rows of higher rank.
@@ -43,6 +43,7 @@ class Cell(nn.Module):
 
     @property
     def output_size(self) -> Size:
+        """Features of the output; the first state's unless it was set."""
         size = self._output_size
         return first_size(self.state_size) if size is None else size
 
@@ -126,15 +127,22 @@ def first_floating(module: nn.Module) -> Tensor | None:
 
 
 def start(cell: nn.Module, batch_size: int, x: Tensor) -> Nest:
-    """A cell's own initial state for tokens like ``x``.
-
-    An ``initial_state`` that takes nothing but the batch size is accepted, and so is a module with a
-    ``state_size`` that is no `Cell`.
-    """
+    """Give a cell's own initial state, for tokens like ``x``."""
     dtype = x.dtype if x.is_floating_point() else torch.get_default_dtype()
+    return start_like(cell, batch_size, dtype=dtype, device=x.device)
+
+
+def start_like(cell: nn.Module, batch_size: int, *, dtype: Any, device: Any) -> Nest:
+    """Give a cell's own initial state.
+
+    An ``initial_state`` that takes nothing but the batch size is accepted, and so is a module
+    with a ``state_size`` that is no `Cell`.
+    """
     make = getattr(cell, "initial_state", None)
     if make is None:
-        return zeros(cast(Any, cell).state_size, batch_size, dtype=dtype, device=x.device)
+        size = cast("Any", cell).state_size
+        dtype = torch.get_default_dtype() if dtype is None else dtype
+        return zeros(size, batch_size, dtype=dtype, device=device)
     if "dtype" in inspect.signature(make).parameters:
-        return make(batch_size, dtype=dtype, device=x.device)
+        return make(batch_size, dtype=dtype, device=device)
     return make(batch_size)

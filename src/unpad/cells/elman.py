@@ -61,7 +61,7 @@ class RNNCell(GatedCell):
         self.reset_parameters()
 
     def forward(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """x [rows, I], state [rows, H] -> output and new state [rows, H]."""
+        """Take x [rows, I] and state [rows, H]; give the output and new state, both [rows, H]."""
         total = functional.linear(x, self.weight_ih, self.bias_ih) + functional.linear(
             state, self.weight_hh, self.bias_hh
         )

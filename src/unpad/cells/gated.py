@@ -13,10 +13,10 @@ from unpad.errors import ArgumentError, ArgumentTypeError
 
 
 class GatedCell(Cell):
-    """A cell with ``weight_ih`` [G*H, I], ``weight_hh`` [G*H, R], ``bias_ih`` and ``bias_hh`` [G*H].
+    """A cell with ``weight_ih`` [G*H, I], ``weight_hh`` [G*H, R] and two biases [G*H].
 
-    G is the number of gates, H the hidden size, R the width of the recurrent output (H, or the size
-    of a projection). Without bias both biases are None.
+    The biases are ``bias_ih`` and ``bias_hh``, both None without bias. G is the number of gates, H
+    the hidden size, R the width of the recurrent output (H, or the size of a projection).
     """
 
     weight_ih: Tensor
@@ -62,6 +62,7 @@ class GatedCell(Cell):
             initialize(name, parameter, self.hidden_size, self.init)
 
     def extra_repr(self) -> str:
+        """Give the sizes and what is not the default."""
         return f"{self.input_size}, {self.hidden_size}" + ("" if self.bias else ", bias=False")
 
 

@@ -65,7 +65,7 @@ class GRUCell(GatedCell):
         self.reset_parameters()
 
     def forward(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """x [rows, I], state [rows, H] -> output and new state [rows, H]."""
+        """Take x [rows, I] and state [rows, H]; give the output and new state, both [rows, H]."""
         h = self._after(x, state) if self.reset_after else self._before(x, state)
         return h, h
 
@@ -89,4 +89,5 @@ class GRUCell(GatedCell):
         return (1 - z) * n + z * h
 
     def extra_repr(self) -> str:
+        """Give the sizes and what is not the default."""
         return super().extra_repr() + ("" if self.reset_after else ", reset_after=False")

@@ -35,8 +35,8 @@ class LSTMCell(GatedCell):
         proj_clip: likewise for the projected h'; needs ``proj_size``.
         init: ``"torch"``, ``"xavier"``, ``"orthogonal"`` or a function(name, parameter).
 
-    The state is (h, c) and h is the output. Parameters are named and shaped as in torch.nn, gates in
-    the order i, f, g, o.
+    The state is (h, c) and h is the output. Parameters are named and shaped as in torch.nn, gates
+    in the order i, f, g, o.
 
     Source: Hochreiter and Schmidhuber (1997); forget gate, peepholes: Gers et al. (2000, 2002);
     projection and clipping: Sak et al., arXiv:1402.1128.
@@ -95,7 +95,7 @@ class LSTMCell(GatedCell):
     def forward(
         self, x: Tensor, state: tuple[Tensor, Tensor]
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """x [rows, I], state ([rows, P or H], [rows, H]) -> output and new state alike."""
+        """Take x [rows, I] and (h, c) [rows, P or H], [rows, H]; give the output and new state."""
         h, c = state
         total = functional.linear(x, self.weight_ih, self.bias_ih) + functional.linear(
             h, self.weight_hh, self.bias_hh
@@ -114,6 +114,7 @@ class LSTMCell(GatedCell):
         return h, (h, c)
 
     def extra_repr(self) -> str:
+        """Give the sizes and what is not the default."""
         options = ("forget_bias", "peepholes", "proj_size", "cell_clip", "proj_clip")
         chosen = [f", {name}={getattr(self, name)}" for name in options if getattr(self, name)]
         return super().extra_repr() + "".join(chosen)

@@ -6,6 +6,7 @@ torch has. The other engines fall back to it.
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import torch
@@ -43,11 +44,11 @@ def run(
         length 0 is its initial state, and so is its gradient.
     """
     order = step_order(offsets, reverse=reverse)
-    with noise.sequence_masks(len(order.rows), _unless(order.sorted, order.sequences)) as masks:
-        # A parametrized weight is worked out once a run, as any value that no step changes.
-        with parametrize.cached():
-            loop = _Loop(cell, masks, return_states)
-            loop.run(_take(x, _unless(order.straight, order.tokens)), _sort(state, order), order)
+    sequences = _unless(order.sorted, order.sequences)
+    # A parametrized weight is worked out once a run, as any value that no step changes.
+    with noise.sequence_masks(len(order.rows), sequences) as masks, parametrize.cached():
+        loop = _Loop(cell, masks, return_states)
+        loop.run(_take(x, _unless(order.straight, order.tokens)), _sort(state, order), order)
     places = _unless(order.straight, order.places)
     final = map_leaves(lambda leaf: _take(leaf, _unless(order.sorted, order.rows)), loop.final())
     states = map_leaves(lambda leaf: _take(leaf, places), loop.states()) if return_states else None
@@ -70,14 +71,30 @@ class _Loop:
         self._like = state
         current = leaves(state)
         alive = len(order.rows)
-        # With no step at all, one on no rows tells the output's width and ties it to the graph.
-        for rows, x_t in zip(order.live or [0], x.split(order.live or [0]), strict=True):
+        for rows, x_t in zip(order.live, x.split(order.live), strict=True):
             if rows < alive:
                 self._ended.append([leaf[rows:] for leaf in current])
                 current = [leaf[:rows] for leaf in current]
                 alive = rows
             current = self._step(x_t, current)
         self._ended.append(current)
+        if not order.live:
+            self._step_on_nothing(x)
+
+    def _step_on_nothing(self, x: Tensor) -> None:
+        """One step on no rows tells the output's width and dtype, and ties both to the graph."""
+        nothing = [leaf[:0] for leaf in self._ended[0]]
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # such as torch's of a variance of no numbers
+                self._ended.append(self._step(x, nothing))
+        except RuntimeError:
+            # Some operations, view(rows, -1) among them, are not defined on no rows.
+            width = getattr(self._cell, "output_size", None)
+            if width is None:
+                raise
+            self._outputs.append(x.new_zeros((0, width) if isinstance(width, int) else (0, *width)))
+            self._states.append(nothing)
 
     def _step(self, x_t: Tensor, current: list[Tensor]) -> list[Tensor]:
         self._masks.begin_step()

@@ -1,0 +1,203 @@
+"""Cells made of cells: layers on each other, and around each other."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Sequence
+from typing import Any, cast
+
+from torch import Tensor, nn
+
+from unpad.cells.cell import Cell, Size, feature_shape, first_size, start_like
+from unpad.errors import ArgumentError, ArgumentTypeError
+from unpad.nest import Nest
+
+
+class Stack(Cell):
+    """Cells on each other in one step: the output of one is the input of the next.
+
+    Args:
+        cells: cells of any kinds and widths; each takes what the one before it gives out.
+
+    The state is a tuple of the cells' states; the output is the last cell's.
+
+    Raises:
+        ArgumentError: a cell does not take the width that the one before it gives.
+
+    Warns:
+        UserWarning: the same cell object stands there twice, so that it shares its weights.
+
+    >>> from unpad.cells import GRUCell, LSTMCell
+    >>> stack = Stack([LSTMCell(3, 5), GRUCell(5, 2)])
+    >>> stack.state_size, stack.output_size
+    (((5, 5), 2), 2)
+    """
+
+    def __init__(self, cells: Iterable[nn.Module]) -> None:
+        super().__init__()
+        layers = check_cells(cells, "cells")
+        warn_if_shared(layers, "cells", "Stack")
+        check_widths(layers, 1)
+        self.cells = nn.ModuleList(layers)
+        self.input_size = size_of(layers[0], "input_size")
+        self.state_size = tuple(size_of(layer, "state_size") for layer in layers)
+        self.output_size = output_size_of(layers[-1])
+
+    def forward(self, x: Tensor, state: tuple[Nest, ...]) -> tuple[Tensor, tuple[Nest, ...]]:
+        """Take x [rows, features] and a state for each cell; give the last output, all states."""
+        states: list[Nest] = []
+        for cell, before in zip(self.cells, state, strict=True):
+            x, after = cell(x, before)
+            states.append(after)
+        return x, tuple(states)
+
+    def initial_state(self, batch_size: int, *, dtype: Any = None, device: Any = None) -> Nest:
+        """Give each cell's own initial state."""
+        return tuple(
+            start_like(cell, batch_size, dtype=dtype, device=device) for cell in self.cells
+        )
+
+
+class Wrapper(Cell):
+    """A cell around a cell, with its sizes and its initial state.
+
+    Args:
+        cell: the cell inside.
+    """
+
+    def __init__(self, cell: nn.Module) -> None:
+        super().__init__()
+        self.cell = check_cell(cell, "cell")
+        self.input_size = size_of(cell, "input_size")
+        self.state_size = size_of(cell, "state_size")
+        self.output_size = output_size_of(cell)
+
+    def initial_state(self, batch_size: int, *, dtype: Any = None, device: Any = None) -> Nest:
+        """Give the wrapped cell's initial state."""
+        return start_like(self.cell, batch_size, dtype=dtype, device=device)
+
+
+class Residual(Wrapper):
+    """Adds the input to a cell's output: ``output = x + cell(x)``. The state is the cell's own.
+
+    Args:
+        cell: any cell whose output has the width of its input.
+
+    Raises:
+        ArgumentError: the widths differ.
+
+    Source: He et al., arXiv:1512.03385; between recurrent layers: Wu et al., arXiv:1609.08144.
+
+    >>> from unpad.cells import RNNCell
+    >>> cell = Residual(RNNCell(3, 3))
+    >>> cell.output_size
+    3
+    """
+
+    def __init__(self, cell: nn.Module) -> None:
+        super().__init__(cell)
+        if feature_shape(self.input_size) != feature_shape(self.output_size):
+            raise ArgumentError(
+                "cell",
+                f"{type(cell).__name__} from {self.input_size} to {self.output_size} features",
+                "a cell whose output is as wide as its input",
+                "give both one width, or leave Residual out of this layer",
+            )
+
+    def forward(self, x: Tensor, state: Nest) -> tuple[Tensor, Nest]:
+        """Take x [rows, features] and the cell's state; give x + output and the new state."""
+        output, new_state = self.cell(x, state)
+        return x + output, new_state
+
+
+def check_cell(cell: Any, argument: str) -> nn.Module:
+    """Refuse what cannot be run as a cell, naming what to write instead."""
+    if isinstance(cell, nn.RNNCellBase):
+        kind = type(cell).__name__
+        raise ArgumentTypeError(
+            argument,
+            f"torch.nn.{kind}, whose forward returns the state alone",
+            "a cell: forward(x, state) returns (output, new_state)",
+            f"use unpad.nn.{kind}, which loads the other's state_dict",
+        )
+    if not isinstance(cell, nn.Module) or not hasattr(cell, "state_size"):
+        raise ArgumentTypeError(
+            argument,
+            cell if isinstance(cell, (str, int, float)) else type(cell).__name__,
+            "a cell: a module with state_size and forward(x, state)",
+            "subclass unpad.Cell, or take a cell of unpad.nn",
+        )
+    return cell
+
+
+def check_cells(cells: Any, argument: str) -> list[nn.Module]:
+    """Return one or more cells as a list."""
+    if isinstance(cells, nn.Module) and not isinstance(cells, nn.ModuleList):
+        raise ArgumentTypeError(
+            argument,
+            type(cells).__name__,
+            "a list of cells",
+            f"write [{type(cells).__name__}(...)]",
+        )
+    if not isinstance(cells, Iterable) or isinstance(cells, (str, bytes)):
+        raise ArgumentTypeError(argument, cells, "a list of cells", "give at least one cell")
+    found = [check_cell(cell, f"{argument}[{i}]") for i, cell in enumerate(cast(Any, cells))]
+    if not found:
+        raise ArgumentError(argument, [], "at least one cell", "give one cell for each layer")
+    return found
+
+
+def check_widths(cells: Sequence[nn.Module], directions: int) -> None:
+    """Refuse layers that do not fit on each other; both directions' outputs lie side by side."""
+    for layer in range(1, len(cells)):
+        below = feature_shape(output_size_of(cells[layer - 1]))
+        given = (*below[:-1], below[-1] * directions) if below else below
+        taken = feature_shape(size_of(cells[layer], "input_size"))
+        if tuple(given) != tuple(taken):
+            both = " (both directions)" if directions == 2 else ""
+            raise ArgumentError(
+                f"cells[{layer}]",
+                f"input_size {size_of(cells[layer], 'input_size')}",
+                f"{_plain(given)}, what cells[{layer - 1}] gives out{both}",
+                f"build it with input_size={_plain(given)}",
+            )
+
+
+def _plain(shape: Sequence[int]) -> Any:
+    return shape[0] if len(shape) == 1 else list(shape)
+
+
+def warn_if_shared(cells: Sequence[nn.Module], argument: str, owner: str) -> None:
+    """Warn where one cell object stands in several places."""
+    first: dict[int, int] = {}
+    for place, cell in enumerate(cells):
+        if id(cell) in first:
+            kind = type(cell).__name__
+            warnings.warn(
+                f"{owner}: {argument}[{first[id(cell)]}] and {argument}[{place}] are the same "
+                f"{kind} object, so these layers share one set of weights. For weights of their "
+                f"own build a cell for each layer: [{kind}(...) for _ in range({len(cells)})]",
+                UserWarning,
+                stacklevel=3,
+            )
+            return
+        first[id(cell)] = place
+
+
+def size_of(cell: nn.Module, name: str) -> Size:
+    """Return ``input_size`` or ``state_size``; a cell must say both."""
+    size = getattr(cell, name, None)
+    if size is None:
+        raise ArgumentError(
+            "cell",
+            f"{type(cell).__name__} without {name}",
+            "a cell with input_size and state_size",
+            f"set self.{name} in its __init__",
+        )
+    return size
+
+
+def output_size_of(cell: nn.Module) -> Size:
+    """Return a cell's ``output_size``; the first state's for a module that does not say it."""
+    size = getattr(cell, "output_size", None)
+    return first_size(size_of(cell, "state_size")) if size is None else size
