@@ -1,4 +1,4 @@
-"""The errors that Unpad raises for a user's mistake: argument, value, what is allowed, what to do."""
+"""The errors for a user's mistake: argument, value, what is allowed, what to do."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class UnpadError(Exception):
     """
 
 
-class _Refusal(UnpadError):
+class _RefusalError(UnpadError):
     """An error made of the four things that a reader needs; survives pickling between workers."""
 
     def __init__(self, argument: str, value: object, allowed: str, remedy: str) -> None:
@@ -32,7 +32,7 @@ class _Refusal(UnpadError):
         return f"argument `{argument}`: got {value}; allowed: {allowed}; remedy: {remedy}"
 
 
-class ArgumentError(_Refusal, ValueError):
+class ArgumentError(_RefusalError, ValueError):
     """An argument has a value that is not allowed.
 
     >>> print(ArgumentError("lengths", [3, -1], "lengths >= 0", "use 0 for an empty sequence"))
@@ -40,7 +40,7 @@ class ArgumentError(_Refusal, ValueError):
     """
 
 
-class ArgumentTypeError(_Refusal, TypeError):
+class ArgumentTypeError(_RefusalError, TypeError):
     """An argument has a type, or a dtype, that is not allowed.
 
     >>> print(ArgumentTypeError("lengths", [0.5], "integers", "round them to integers"))
@@ -48,7 +48,7 @@ class ArgumentTypeError(_Refusal, TypeError):
     """
 
 
-class RowIndexError(_Refusal, IndexError):
+class RowIndexError(_RefusalError, IndexError):
     """A row was asked for that the batch does not have.
 
     >>> print(RowIndexError("index", 4, "-3 to 2", "look at len(ragged)"))

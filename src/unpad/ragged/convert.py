@@ -1,10 +1,12 @@
-"""To and from the forms that batches of sequences come in: lists, padded, masked, packed, nested."""
+"""To and from the forms that batches come in: lists, padded, masked, packed, nested."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
@@ -300,6 +302,12 @@ def _as_rows(sequences: Iterable[Any]) -> list[Tensor]:
 
 def _as_row(number: int, row: Any) -> Tensor:
     try:
+        if isinstance(row, np.ndarray):
+            return _from_array(cast("npt.NDArray[Any]", row))
+        if isinstance(row, (list, tuple)) and row and isinstance(row[0], Tensor):
+            return torch.stack(list(cast("list[Tensor]", row)))
+        if isinstance(row, (list, tuple)) and row and isinstance(row[0], np.ndarray):
+            return _from_array(np.stack(cast("list[npt.NDArray[Any]]", row)))
         return torch.as_tensor(row)
     except (TypeError, ValueError, RuntimeError) as error:
         raise ArgumentTypeError(
@@ -308,6 +316,12 @@ def _as_row(number: int, row: Any) -> Tensor:
             "tensors, NumPy arrays or lists of numbers",
             "convert the row to a tensor [length, *features]",
         ) from error
+
+
+def _from_array(array: npt.NDArray[Any]) -> Tensor:
+    """Share an array where torch can; copy a read-only, reversed or byte-swapped one."""
+    native = array.dtype.newbyteorder("=")
+    return torch.from_numpy(np.require(array, native, requirements=["C", "W"]))
 
 
 def _is_shapeless(row: Tensor) -> bool:

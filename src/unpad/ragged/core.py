@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -191,7 +191,7 @@ class Core:
         >>> Ragged(torch.zeros(2), [0, 2]).to(torch.float64).dtype
         torch.float64
         """
-        return self._trusted(cast(Tensor, self.values.to(*args, **kwargs)), self.offsets)
+        return self._trusted(self.values.to(*args, **kwargs), self.offsets)
 
     def cpu(self) -> Self:
         """Move the values to the CPU."""

@@ -89,7 +89,7 @@ def _as_tensor(numbers: object, argument: str) -> Tensor:
         # ints would be silently promoted, so bools are looked for first.
         if any(isinstance(number, (bool, np.bool_)) for number in numbers):
             raise ArgumentTypeError(argument, numbers, "integers", "replace True and False by 1, 0")
-        return _from_array(np.asarray(_plain(numbers)), argument)
+        return _from_list(numbers, argument)
     raise ArgumentTypeError(
         argument,
         numbers,
@@ -98,10 +98,18 @@ def _as_tensor(numbers: object, argument: str) -> Tensor:
     )
 
 
-def _plain(numbers: list[Any] | tuple[Any, ...] | range) -> list[Any]:
-    """Turn 0-d tensors in a list into Python numbers, which NumPy reads without a warning."""
-    return [number.item() if isinstance(number, Tensor) and number.dim() == 0 else number
-            for number in numbers]  # fmt: skip
+def _from_list(numbers: list[Any] | tuple[Any, ...] | range, argument: str) -> Tensor:
+    entries: list[Any] = list(numbers)
+    plain = [entry.item() if _is_scalar(entry) else entry for entry in entries]
+    if any(isinstance(number, (list, tuple, Tensor, np.ndarray)) for number in plain):
+        raise ArgumentError(
+            argument, numbers, "one dimension", "pass a flat list of integers, one a sequence"
+        )
+    return _from_array(np.asarray(plain), argument)
+
+
+def _is_scalar(number: object) -> bool:
+    return isinstance(number, (Tensor, np.ndarray)) and number.ndim == 0
 
 
 def _from_array(array: npt.NDArray[Any], argument: str) -> Tensor:

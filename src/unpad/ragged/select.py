@@ -1,5 +1,4 @@
-"""Rows and steps: indexing, joining and cutting batches. Offsets change; values move as little as
-they can."""
+"""Rows: indexing, joining and cutting batches."""
 
 from __future__ import annotations
 
