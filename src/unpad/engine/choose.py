@@ -2,21 +2,199 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import warnings
+import weakref
+from collections.abc import Generator
+from contextvars import ContextVar
 from typing import Any
 
+import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
-from unpad.engine import eager
+from unpad.compiler.build import Compiled, compile_cell
+from unpad.compiler.step import Noise
+from unpad.compiler.trace import Refused
+from unpad.engine import autograd, eager, torch_engine
+from unpad.errors import ArgumentError
+from unpad.nest import Nest, leaves, rebuild
+
+ENGINES = ("auto", "native", "torch", "eager")
+_chosen: ContextVar[str] = ContextVar("unpad_engine", default=os.environ.get("UNPAD_ENGINE", "auto"))
+_programs: weakref.WeakKeyDictionary[nn.Module, dict[Any, Compiled | Refused]]
+_programs = weakref.WeakKeyDictionary()
+_warned: set[str] = set()
+
+
+class UncompiledCellWarning(UserWarning):
+    """A cell runs in the eager loop since the compiler cannot take it. Make it an error with
+    ``warnings.simplefilter("error", unpad.UncompiledCellWarning)``."""
+
+
+@contextlib.contextmanager
+def engine(name: str) -> Generator[None]:
+    """Run cells on a given engine within a ``with`` block.
+
+    Args:
+        name: "auto" (native where it can, else torch), "native", "torch" (the program in plain
+            torch operations) or "eager" (a torch loop that calls the cell at every step).
+
+    >>> with engine("torch"):
+    ...     pass
+    """
+    if name not in ENGINES:
+        raise ArgumentError("name", name, f"one of {', '.join(ENGINES)}", "choose one of these")
+    token = _chosen.set(name)
+    try:
+        yield
+    finally:
+        _chosen.reset(token)
 
 
 def run(
     cell: nn.Module,
     x: Tensor,
     offsets: Tensor,
-    state: Any,
+    state: Nest,
     *,
     reverse: bool = False,
     return_states: bool = False,
-) -> tuple[Tensor, Any, Any]:
-    """Run a cell over every sequence of a ragged batch."""
-    return eager.run(cell, x, offsets, state, reverse=reverse, return_states=return_states)
+) -> tuple[Tensor, Nest, Nest]:
+    """Run a cell over every sequence of a ragged batch.
+
+    Args:
+        cell: ``cell(x_t, state) -> (output, new_state)`` on rows.
+        x: [T, features...], the tokens of all sequences, end to end.
+        offsets: int64 [B + 1] on the CPU, where each sequence starts and ends.
+        state: nest of [B, ...], the state before each sequence.
+        reverse: read every sequence from its last token to its first.
+        return_states: also give the state after every token.
+
+    Returns:
+        The output [T, ...] in the tokens' order, the final state (formed like ``state``) and the
+        states after every token (nest of [T, ...]), or None. The final state of a sequence of
+        length 0 is its initial state, and so is its gradient.
+    """
+    name = _chosen.get()
+    if name == "eager" or torch._C._are_functorch_transforms_active() or not leaves(state):
+        return eager.run(cell, x, offsets, state, reverse=reverse, return_states=return_states)
+    with _cached_parametrizations(cell):
+        compiled, tensors = _compiled(cell, x, state)
+        if isinstance(compiled, Refused):
+            return eager.run(cell, x, offsets, state, reverse=reverse, return_states=return_states)
+        matrices, shared = compiled.once.run(tensors)
+    native = False
+    flat = [leaf.reshape(len(leaf), -1) for leaf in leaves(state)]
+    call = autograd.Call(
+        compiled=compiled,
+        run_pass=_torch_pass,
+        allocate=_torch_allocate,
+        offsets=offsets,
+        reverse=reverse,
+        return_states=return_states,
+        noises=[_draw(noise, x, offsets) for noise in compiled.step.noises],
+        state_dtypes=[leaf.dtype for leaf in flat],
+    )
+    results = autograd.run(
+        call,
+        _unit_columns(x.reshape(len(x), compiled.step.x_width)),
+        [leaf.to(x.dtype) for leaf in flat],
+        matrices,
+        shared,
+    )
+    return _shaped(call, results, x, state)
+
+
+def _shaped(call: autograd.Call, results: list[Tensor], x: Tensor, state: Nest) -> tuple[Tensor, Nest, Nest]:
+    """Flat rows back to the cell's own shapes and dtypes."""
+    like = leaves(state)
+    output = results[0].reshape(len(x), *call.compiled.output_shape)
+    final = [
+        r.reshape(len(r), *leaf.shape[1:]).to(leaf.dtype)
+        for r, leaf in zip(results[1 : 1 + len(like)], like, strict=True)
+    ]
+    if not call.return_states:
+        return output, rebuild(state, final), None
+    states = [
+        r.reshape(len(x), *leaf.shape[1:]).to(leaf.dtype)
+        for r, leaf in zip(results[1 + len(like) :], like, strict=True)
+    ]
+    return output, rebuild(state, final), rebuild(state, states)
+
+
+def _unit_columns(x: Tensor) -> Tensor:
+    return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
+
+
+def _torch_pass(scheduled: Any, frame: torch_engine.Frame) -> None:
+    torch_engine.run_pass(scheduled.program, frame)
+
+
+def _torch_allocate(rows: int, width: int, like: Tensor) -> Tensor:
+    return like.new_empty(rows, width)
+
+
+def _draw(noise: Noise, x: Tensor, offsets: Tensor) -> Tensor:
+    """The random numbers of a run, from torch's generator, one row a token."""
+    rows = len(offsets) - 1 if noise.per_sequence else len(x)
+    drawn = x.new_empty(rows, noise.width)
+    if noise.kind == "keep":
+        drawn.bernoulli_(1 - noise.drop)
+    elif noise.kind == "uniform":
+        drawn.uniform_()
+    else:
+        drawn.normal_()
+    if noise.per_sequence:
+        drawn = drawn.repeat_interleave(offsets.diff().to(x.device), 0, output_size=len(x))
+    return drawn
+
+
+# -- compiled cells ----------------------------------------------------------------------------------
+
+
+def _cached_parametrizations(cell: nn.Module) -> contextlib.AbstractContextManager[Any]:
+    """A parametrized weight is worked out once a run."""
+    if any("parametrizations" in module._modules for module in cell.modules()):
+        return parametrize.cached()
+    return contextlib.nullcontext()
+
+
+def _compiled(cell: nn.Module, x: Tensor, state: Nest) -> tuple[Compiled | Refused, list[Tensor]]:
+    """The cell's programs and its captured tensors; traced at the first call in each mode."""
+    known = _programs.setdefault(cell, {})
+    key = _key(cell, x, state)
+    compiled = known.get(key)
+    if isinstance(compiled, Compiled):
+        tensors = compiled.leaf_tensors()
+        if compiled.fits(tensors):
+            return compiled, tensors
+        compiled = None
+    if compiled is None:
+        compiled = known[key] = _compile(cell, x, state)
+    return compiled, compiled.leaf_tensors() if isinstance(compiled, Compiled) else []
+
+
+def _compile(cell: nn.Module, x: Tensor, state: Nest) -> Compiled | Refused:
+    try:
+        return compile_cell(cell, x, state)
+    except Refused as refused:
+        text = f"{type(cell).__name__} runs in the eager loop, step by step: {refused}"
+        if text not in _warned:
+            _warned.add(text)
+            warnings.warn(text, UncompiledCellWarning, stacklevel=4)
+        return refused
+
+
+def _key(cell: nn.Module, x: Tensor, state: Nest) -> Any:
+    """Everything that a trace depends on; never a length or a batch size."""
+    modes = tuple(
+        (module.training, *(item for item in vars(module).items() if isinstance(item[1], _PLAIN)))
+        for module in cell.modules()
+    )
+    sizes = tuple((leaf.shape[1:], leaf.dtype) for leaf in leaves(state))
+    return x.shape[1:], x.dtype, x.device.type, sizes, modes
+
+
+_PLAIN = (bool, int, float, str)

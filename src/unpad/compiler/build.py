@@ -1,0 +1,280 @@
+"""From a cell to its programs: the stages in a row, and what they leave for the engines.
+
+`Compiled` belongs to one cell in one mode (dtype, sizes, training or not); `programs` gives the
+forward and backward passes for a set of wanted gradients, made once each. Lengths and batch sizes
+never enter.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor, nn
+
+from unpad import nest
+from unpad.compiler import aten_features  # noqa: F401  (registers the lowering rules)
+from unpad.compiler.differentiate import Needs, differentiate, requiring
+from unpad.compiler.lower import Lowering, Once
+from unpad.compiler.partition import partition
+from unpad.compiler.schedule import Recurrence, Scheduled, Work, schedule
+from unpad.compiler.simplify import simplify
+from unpad.compiler.step import Step
+from unpad.compiler.trace import Leaf, Refused, Trace, find_leaves, record
+
+# Two numbers of rows for the two traces whose steps must be equal; primes that rarely divide a size.
+ROWS = ((13, 17), (29, 31), (61, 67))
+
+_traces = 0
+
+
+def trace_count() -> int:
+    """How often a cell was traced since the process began.
+
+    One trace serves every length, batch size and order: a test can assert that this number does not
+    grow while batches change.
+
+    >>> before = trace_count()
+    >>> trace_count() - before
+    0
+    """
+    return _traces
+
+
+@dataclass(frozen=True)
+class Streams:
+    """Numbers of the external streams of both passes; a prefix is common to both."""
+
+    noises: int
+    saved: tuple[int, ...]
+    histories: dict[int, int]
+    output: int
+    states: dict[int, int]
+    grad_output: int
+    grad_states: dict[int, int]
+    grad_x: int
+    forward_widths: tuple[int, ...]
+    backward_widths: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Backward:
+    """``accumulated``: which gradients the accumulators hold; matrices count first, then vectors."""
+
+    scheduled: Scheduled
+    accumulated: tuple[int, ...]
+
+
+@dataclass
+class Programs:
+    """The forward pass of a set of `Needs`, and its backward passes by what gradients arrive."""
+
+    compiled: Compiled
+    needs: Needs
+    alive: tuple[bool, ...]
+    forward: Scheduled
+    streams: Streams
+    saved_nodes: tuple[int, ...]
+    _backward: dict[Needs, Backward] = field(default_factory=lambda: {})
+
+    def backward(self, from_output: bool, from_states: tuple[bool, ...]) -> Backward:
+        needs = replace(self.needs, from_output=from_output, from_states=from_states)
+        if needs not in self._backward:
+            self._backward[needs] = self._schedule_backward(needs)
+        return self._backward[needs]
+
+    def _schedule_backward(self, needs: Needs) -> Backward:
+        step, streams = self.compiled.step, self.streams
+        graph = step.graph
+        adjoint = differentiate(step, needs, self.compiled.floating, self.compiled.forward_nodes)
+        reads = self.compiled.input_reads()
+        reads |= dict(zip(self.saved_nodes, streams.saved, strict=True))
+        for state, stream in streams.histories.items():
+            reads[graph.leaf("state", step.state_widths[state], state)] = stream
+        reads[graph.leaf("grad_output", graph[step.output].width)] = streams.grad_output
+        for k, stream in streams.grad_states.items():
+            reads[graph.leaf("grad_states", step.state_widths[k], k)] = stream
+        recurrences: list[Recurrence] = []
+        for k, width in enumerate(step.state_widths):
+            if self.alive[k]:
+                grad = adjoint.states[k]
+                leaf = graph.leaf("grad_state", width, k)
+                recurrences.append(Recurrence(leaf, graph.fill(0, width) if grad is None else grad, width))
+        writes: list[tuple[int, int]] = []
+        if needs.x:
+            grad_x = graph.fill(0.0, step.x_width) if adjoint.x is None else adjoint.x
+            writes.append((grad_x, streams.grad_x))
+        matrices = len(step.matrices)
+        sums = [(s.index, s.left, s.grad) for s in adjoint.matrix_sums]
+        sums += [(matrices + s.index, None, s.grad) for s in adjoint.shared_sums]
+        accumulated = tuple(sorted({index for index, _, _ in sums}))
+        shapes = self.compiled.accumulators()
+        scheduled = schedule(
+            Work(
+                graph=graph,
+                reads=reads,
+                writes=writes,
+                recurrences=recurrences,
+                sums=[(accumulated.index(i), left, grad) for i, left, grad in sums],
+                accumulators=tuple(shapes[i] for i in accumulated),
+                matrix_shapes=step.matrices,
+                stream_widths=streams.backward_widths,
+            )
+        )
+        return Backward(scheduled, accumulated)
+
+
+@dataclass
+class Compiled:
+    step: Step
+    once: Once
+    leaves: list[Leaf]
+    leaf_shapes: list[tuple[tuple[int, ...], torch.dtype]]
+    dtype: torch.dtype
+    floating: tuple[bool, ...]
+    output_shape: tuple[int, ...]
+    forward_nodes: int
+    _programs: dict[tuple[Needs, bool], Programs] = field(default_factory=lambda: {})
+
+    def accumulators(self) -> tuple[tuple[int, int], ...]:
+        return (*self.step.matrices, *((1, width) for width in self.step.shared_widths))
+
+    def input_reads(self) -> dict[int, int]:
+        graph = self.step.graph
+        reads = {graph.leaf("x", self.step.x_width): 0}
+        for i, noise in enumerate(self.step.noises):
+            reads[graph.leaf("noise", noise.width, i)] = 1 + i
+        return reads
+
+    def programs(self, needs: Needs, return_states: bool) -> Programs:
+        """Passes for these gradients; ``needs.any()`` false: inference, nothing is saved."""
+        key = (needs, return_states)
+        if key not in self._programs:
+            self._programs[key] = self._build(needs, return_states)
+        return self._programs[key]
+
+    def _build(self, needs: Needs, return_states: bool) -> Programs:
+        step, graph = self.step, self.step.graph
+        count = len(step.states)
+        saved_nodes: tuple[int, ...] = ()
+        kept: tuple[int, ...] = ()
+        alive = (False,) * count
+        if needs.any():
+            full = replace(needs, from_states=(return_states,) * count)
+            alive = tuple(requiring(step, needs, self.floating, self.forward_nodes)[1])
+            saved = partition(differentiate(step, full, self.floating, self.forward_nodes))
+            saved_nodes, kept = saved.nodes, saved.states
+        streams = self._streams(saved_nodes, kept, return_states)
+        writes = [(step.output, streams.output)]
+        writes += [(step.states[k], s) for k, s in streams.states.items()]
+        writes += list(zip(saved_nodes, streams.saved, strict=True))
+        recurrences = [
+            Recurrence(graph.leaf("state", w, k), step.states[k], w, streams.histories.get(k, -1))
+            for k, w in enumerate(step.state_widths)
+        ]
+        forward = schedule(
+            Work(
+                graph=graph,
+                reads=self.input_reads(),
+                writes=writes,
+                recurrences=recurrences,
+                sums=[],
+                accumulators=(),
+                matrix_shapes=step.matrices,
+                stream_widths=streams.forward_widths,
+            )
+        )
+        return Programs(self, needs, alive, forward, streams, saved_nodes)
+
+    def _streams(
+        self, saved_nodes: tuple[int, ...], kept: tuple[int, ...], return_states: bool
+    ) -> Streams:
+        step, graph = self.step, self.step.graph
+        widths = [step.x_width, *(n.width for n in step.noises)]
+        saved = tuple(range(len(widths), len(widths) + len(saved_nodes)))
+        widths += [graph[n].width for n in saved_nodes]
+        histories = {k: len(widths) + i for i, k in enumerate(kept)}
+        widths += [step.state_widths[k] for k in kept]
+        common = len(widths)
+        returned = range(len(step.states)) if return_states else range(0)
+        shift = {k: common + 1 + k for k in returned}
+        tail = [graph[step.output].width, *(step.state_widths[k] for k in returned)]
+        return Streams(
+            noises=len(step.noises),
+            saved=saved,
+            histories=histories,
+            output=common,
+            states=shift,
+            grad_output=common,
+            grad_states=shift,
+            grad_x=common + len(tail),
+            forward_widths=(*widths, *tail),
+            backward_widths=(*widths, *tail, step.x_width),
+        )
+
+    def leaf_tensors(self) -> list[Tensor]:
+        return [leaf.get() for leaf in self.leaves]
+
+    def fits(self, tensors: list[Tensor]) -> bool:
+        """Whether the captured tensors still have the shapes and dtypes that were traced."""
+        return [(tuple(t.shape), t.dtype) for t in tensors] == self.leaf_shapes
+
+
+def compile_cell(cell: nn.Module, x: Tensor, state: nest.Nest) -> Compiled:
+    """Trace, lower and simplify a cell. ``x`` and ``state`` are examples: any number of rows.
+
+    Raises:
+        Refused: the cell does something that the compiler cannot take.
+    """
+    global _traces
+    _traces += 1
+    failure: Exception | None = None
+    for pair in ROWS:
+        traces = [_trace(cell, x, state, rows) for rows in pair]
+        try:
+            lowered = [Lowering(trace, x.dtype) for trace in traces]
+            steps = [low.run() for low in lowered]
+        except Refused as refused:
+            failure = refused
+            continue
+        if steps[0].graph.nodes == steps[1].graph.nodes and steps[0].states == steps[1].states:
+            return _compiled(cell, x, state, traces[0], lowered[0], steps[0])
+        failure = Refused("the cell's computation depends on the number of rows")
+    assert failure is not None
+    raise failure
+
+
+def _trace(cell: nn.Module, x: Tensor, state: nest.Nest, rows: int) -> Trace:
+    def example(t: Tensor) -> Tensor:
+        shape = (rows, *t.shape[1:])
+        if t.dtype.is_floating_point:
+            values = torch.linspace(-1, 1, max(1, math.prod(shape)), dtype=torch.float64)
+            return values[: math.prod(shape)].reshape(shape).to(t.device, t.dtype)
+        return torch.ones(shape, dtype=t.dtype, device=t.device)
+
+    examples = nest.rebuild(state, [example(t) for t in nest.leaves(state)])
+    try:
+        return record(cell, example(x), examples)
+    except Refused:
+        raise
+    except Exception as error:  # whatever the user's code raises on example rows
+        raise Refused(f"tracing failed: {type(error).__name__}: {error}") from error
+
+
+def _compiled(
+    cell: nn.Module, x: Tensor, state: nest.Nest, trace: Trace, low: Lowering, step: Step
+) -> Compiled:
+    step.shared_widths = [node.width for node in step.graph.nodes if node.op == "shared"]
+    step, once = simplify(step, low.once)
+    output = low.value(trace.output)
+    return Compiled(
+        step=step,
+        once=once,
+        leaves=find_leaves(cell, trace.leaves),
+        leaf_shapes=[(tuple(t.shape), t.dtype) for t in trace.leaves],
+        dtype=x.dtype,
+        floating=tuple(t.dtype.is_floating_point for t in nest.leaves(state)),
+        output_shape=tuple(d.n for d in output.dims[1:]),
+        forward_nodes=len(step.graph.nodes),
+    )

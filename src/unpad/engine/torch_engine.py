@@ -1,0 +1,184 @@
+"""The torch engine: runs a pass in plain torch operations, on any device. It is the specification.
+
+Rows are put into the order of the loop (see `order`), so that the live rows of every step lie side
+by side; a bulk phase is then one call on all tokens, a loop phase one call a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from unpad.compiler.ops import OPERATIONS
+from unpad.compiler.program import Instruction, Kind, Operand, Pass, PhaseKind
+from unpad.engine.order import StepOrder, step_order
+
+Rows: TypeAlias = slice
+
+
+@dataclass
+class Frame:
+    """What a pass reads and writes in one call. Everything is allocated by the caller.
+
+    Attributes:
+        offsets: int64 [B + 1], CPU.
+        direction: +1 reads each sequence from its first token to its last, -1 the other way.
+        streams: by number, [T, width] with unit column stride, or None where the pass has no use
+            for it; outputs among them are filled.
+        shared: vectors [width], contiguous.
+        matrices: [K, N], any strides.
+        accumulators: [rows, cols], contiguous; overwritten with the sums over all tokens.
+        initial, final: [B, width] for each state, contiguous; ``final`` is filled.
+    """
+
+    offsets: Tensor
+    direction: int
+    streams: list[Tensor | None]
+    shared: list[Tensor]
+    matrices: list[Tensor]
+    accumulators: list[Tensor]
+    initial: list[Tensor]
+    final: list[Tensor]
+
+
+def run_pass(program: Pass, frame: Frame) -> None:
+    """Run a pass on a frame, in place."""
+    with torch.no_grad():
+        _Run(program, frame).run()
+
+
+@dataclass
+class _Run:
+    program: Pass
+    frame: Frame
+    order: StepOrder = field(init=False)
+    memory: dict[int, Tensor] = field(default_factory=lambda: {})
+    before: list[Tensor] = field(default_factory=lambda: [])
+    after: list[Tensor] = field(default_factory=lambda: [])
+
+    def __post_init__(self) -> None:
+        self.order = step_order(self.frame.offsets, reverse=self.frame.direction < 0)
+        self.tokens = len(self.order.tokens)
+        for number, buffer in enumerate(self.program.buffers):
+            if buffer.kind in (Kind.WINDOW, Kind.SCRATCH):
+                self.memory[number] = self.like().new_zeros(self.tokens, buffer.width)
+            elif buffer.kind == Kind.STREAM:
+                stream = self.frame.streams[buffer.index]
+                assert stream is not None
+                self.memory[number] = stream[self.order.tokens.to(stream.device)]
+            elif buffer.kind == Kind.SHARED:
+                self.memory[number] = self.frame.shared[buffer.index][None]
+            elif buffer.kind == Kind.CONST:
+                constant = self.program.constants[buffer.index]
+                self.memory[number] = self.like().new_full((1, 1), constant)
+
+    def like(self) -> Tensor:
+        candidates = [*self.frame.streams, *self.frame.initial, *self.frame.shared]
+        return next(t for t in candidates if t is not None)
+
+    def run(self) -> None:
+        for accumulator in self.frame.accumulators:
+            accumulator.zero_()
+        sequences = self.order.sequences.to(self.like().device)
+        self.before = [t[sequences] for t in self.frame.initial]
+        for phase in self.program.phases:
+            if phase.kind == PhaseKind.BULK:
+                self.execute(phase.instructions, slice(0, self.tokens))
+            elif phase.kind == PhaseKind.LOOP:
+                self.loop(phase.instructions)
+            else:
+                for instruction in phase.instructions:
+                    self.accumulate(instruction)
+        rows = self.order.rows.to(self.like().device)
+        for target, value in zip(self.frame.final, self.before, strict=True):
+            target.copy_(value[rows])
+        self.write_streams()
+
+    def write_streams(self) -> None:
+        for number, buffer in enumerate(self.program.buffers):
+            stream = self.frame.streams[buffer.index] if buffer.kind == Kind.STREAM else None
+            if stream is not None and self.is_written(number):
+                stream.copy_(self.memory[number][self.order.places.to(stream.device)])
+        for state, history in self.histories().items():
+            stream = self.frame.streams[self.program.states[state].stream]
+            assert stream is not None
+            stream.copy_(history[self.order.places.to(stream.device)])
+
+    def is_written(self, number: int) -> bool:
+        return any(
+            i.out is not None and i.out.buffer == number
+            for phase in self.program.phases
+            for i in phase.instructions
+        )
+
+    def histories(self) -> dict[int, Tensor]:
+        return {k: self._history[k] for k, s in enumerate(self.program.states) if s.stream >= 0}
+
+    def loop(self, instructions: tuple[Instruction, ...]) -> None:
+        """All states pass through every loop; a loop changes those whose NEXT it writes."""
+        mine = {
+            self.program.buffers[i.out.buffer].index
+            for i in instructions
+            if i.out is not None and self.program.buffers[i.out.buffer].kind == Kind.NEXT
+        }
+        for state in mine:
+            self._history[state] = self.like().new_zeros(
+                self.tokens, self.program.states[state].width
+            )
+        start = 0
+        for live in self.order.live:
+            rows = slice(start, start + live)
+            self.after = [t[:live].clone() for t in self.before]
+            for state in mine:
+                self._history[state][rows] = self.before[state][:live]
+            self.execute(instructions, rows, live)
+            for state in mine:
+                self.before[state][:live] = self.after[state]
+            start += live
+
+    _history: dict[int, Tensor] = field(default_factory=lambda: {})
+
+    def execute(
+        self, instructions: tuple[Instruction, ...], rows: Rows, live: int | None = None
+    ) -> None:
+        for instruction in instructions:
+            assert instruction.out is not None
+            result = self.evaluate(instruction, rows, live)
+            self.view(instruction.out, rows, live).copy_(result)
+
+    def view(self, operand: Operand, rows: Rows, live: int | None = None) -> Tensor:
+        buffer = self.program.buffers[operand.buffer]
+        if buffer.kind == Kind.PREV:
+            whole = self.before[buffer.index][:live]
+        elif buffer.kind == Kind.NEXT:
+            whole = self.after[buffer.index]
+        elif buffer.kind in (Kind.SHARED, Kind.CONST):
+            whole = self.memory[operand.buffer]
+        else:
+            whole = self.memory[operand.buffer][rows]
+        return whole[:, operand.offset : operand.offset + operand.width]
+
+    def evaluate(self, instruction: Instruction, rows: Rows, live: int | None) -> Tensor:
+        args = [self.view(a, rows, live) for a in instruction.args]
+        if instruction.op == "linear":
+            product = args[0] @ self.frame.matrices[instruction.matrix]
+            return product if len(args) == 1 else args[1] + product
+        meaning: Callable[..., Tensor] = OPERATIONS[instruction.op].torch
+        if instruction.table >= 0:
+            table = self.program.tables[instruction.table]
+            assert instruction.out is not None
+            return meaning(args[0], table, *([instruction.out.width] * (instruction.op == "scatter")))
+        return meaning(*args, instruction.dims) if instruction.dims else meaning(*args)
+
+    def accumulate(self, instruction: Instruction) -> None:
+        rows = slice(0, self.tokens)
+        args = [self.view(a, rows).expand(self.tokens, -1) for a in instruction.args]
+        target = self.frame.accumulators[instruction.matrix]
+        if instruction.op == "outer":
+            target += args[0].T @ args[1]
+        else:
+            target += args[0].sum(0, keepdim=True)
