@@ -1,0 +1,39 @@
+#pragma once
+
+// A call frame: where the caller's memory is. Decoded from one flat array (engine.h has the layout).
+
+#include <cstdint>
+
+#include "plan.h"
+#include "program.h"
+
+namespace unpad {
+
+struct StreamPointer {
+  char* data;
+  int64_t row_stride;  // in numbers
+};
+
+struct MatrixPointer {
+  const char* data;
+  int64_t stride_row, stride_col;  // in numbers
+};
+
+struct Call {
+  bool wide;  // float64
+  int threads;
+  Batch batch;
+  std::vector<StreamPointer> streams;
+  std::vector<char*> shared;
+  std::vector<MatrixPointer> matrices;
+  std::vector<char*> accumulators;
+  std::vector<char*> initial, final;  // by state, [B, width]
+};
+
+// Throws ProgramError where the frame does not fit the program.
+Call read_frame(const Program& program, const int64_t* frame, int64_t size);
+
+// Runs a pass. Throws std::bad_alloc.
+void execute(const Program& program, const Call& call);
+
+}  // namespace unpad

@@ -1,0 +1,65 @@
+#ifndef UNPAD_ENGINE_H
+#define UNPAD_ENGINE_H
+
+/* The engine's face: C, so that any language can call it. It knows no framework.
+
+   Errors: functions that can fail take `error`, a buffer of `error_size` bytes (at least 1), and
+   fill it with a message; an empty message means success. Nothing is thrown, nothing is printed.
+   Threads: every function may be called from several threads at once; a program may run in several
+   calls at once. Ownership: memory named in a call stays the caller's and is not kept. */
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct unpad_program unpad_program;
+
+/* A pass from its encoding (unpad/engine/native_engine.py, `encode`, has the layout), all of it
+   checked. Returns null and a message where it is not a program. */
+unpad_program* unpad_program_create(const int64_t* code, int64_t n_code, const double* constants,
+                                    int64_t n_constants, char* error, int64_t error_size);
+void unpad_program_destroy(unpad_program* program);
+
+/* Runs a pass over the B sequences of a ragged batch. `frame` is one flat array:
+
+     dtype        0 float32, 1 float64: of everything below
+     direction    +1, or -1 to read every sequence from its last token to its first
+     threads      the most to use
+     B            number of sequences
+     offsets      address of int64[B + 1], offsets[0] = 0, never decreasing; T = offsets[B]
+     streams      for each: address of [T, width], in or out; numbers from row to row
+     shared       for each: address of [width], in
+     matrices     for each [K, N]: address, in; numbers from row to row, from column to column
+     accumulators for each [rows, cols]: address, contiguous, out: overwritten with the sum
+     initial      for each state: address of [B, width], contiguous, in
+     final        for each state: address of [B, width], contiguous, out; aliases no other memory
+
+   Addresses of memory with T (B) rows may be null where T (B) is 0. A sequence of length 0 has its
+   initial state as its final state. The engine trusts addresses and strides; it cannot check them. */
+void unpad_run(const unpad_program* program, const int64_t* frame, int64_t n_frame, char* error,
+               int64_t error_size);
+
+/* Tiers of instruction sets, best last: what was built, what this machine runs, what is active.
+   Lists are names separated by spaces. The active tier is the best, or what the environment variable
+   UNPAD_ISA says at first use, or the last selection. */
+const char* unpad_built_tiers(void);
+const char* unpad_supported_tiers(void);
+const char* unpad_active_tier(char* error, int64_t error_size);
+void unpad_select_tier(const char* name, char* error, int64_t error_size);
+
+/* Memory from the engine's pool, 64-byte aligned, not cleared. Null where there is none left. */
+void* unpad_acquire(int64_t bytes, int64_t* size);
+void unpad_release(void* data, int64_t size); /* `size` as acquire gave it */
+int64_t unpad_trim(void);                     /* frees idle memory; returns its bytes */
+int64_t unpad_idle_bytes(void);
+
+/* The opcode table: entry i has code i. Null past the end. */
+const char* unpad_opcode(int64_t code, int* least_args, int* most_args);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

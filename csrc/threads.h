@@ -1,0 +1,36 @@
+#pragma once
+
+// Threads: OpenMP's, bound to the runtime that torch has loaded. A pool of our own beside torch's
+// runs up to twice slower, since torch's workers spin for a while after each of its operations.
+
+#include <functional>
+
+#if defined(__SSE2__)
+#include <immintrin.h>
+#endif
+
+namespace unpad {
+
+// Threads that a call may use here: 1 without OpenMP, inside of a parallel region, and in a process
+// that was forked (OpenMP's threads do not survive a fork).
+int most_threads();
+
+// work(stage, i) for every stage and every i < n, one parallel region, a barrier after each stage.
+// `work` must not throw.
+void run_stages(int stages, int n, const std::function<void(int stage, int i)>& work);
+
+// Denormals cost a hundred cycles each; inside the engine they count as zero. The caller's flags
+// come back at the end.
+class FlushDenormals {
+ public:
+#if defined(__SSE2__)
+  FlushDenormals() : saved_(_mm_getcsr()) { _mm_setcsr(saved_ | kFlushToZero | kDenormalsAreZero); }
+  ~FlushDenormals() { _mm_setcsr(saved_); }
+
+ private:
+  static constexpr unsigned kFlushToZero = 0x8000, kDenormalsAreZero = 0x0040;
+  unsigned saved_;
+#endif
+};
+
+}  // namespace unpad

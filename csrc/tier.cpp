@@ -1,0 +1,53 @@
+// One tier's kernel table. Compiled once per tier with its instruction-set flags; everything below
+// lives in the tier's namespace, so that no inline function of one tier is linked into another.
+
+#include "features.h"
+#include "gemm.h"
+#include "kernels.h"
+#include "map.h"
+
+namespace unpad {
+namespace UNPAD_TIER {
+namespace {
+
+template <class T, Op op>
+constexpr RowKernel row_kernel() {
+  if constexpr (kOps[op].rule == Rule::Map) return map_rows<T, op>;
+  else if constexpr (op == op_sum) return sum_features<T>;
+  else if constexpr (op == op_max) return max_features<T>;
+  else if constexpr (op == op_onehot_max) return onehot_max_features<T>;
+  else if constexpr (op == op_expand) return expand_features<T>;
+  else if constexpr (op == op_softmax) return softmax_features<T>;
+  else if constexpr (op == op_normalize) return normalize_features<T>;
+  else if constexpr (op == op_inv_std) return inv_std_features<T>;
+  else if constexpr (op == op_take) return take_features<T>;
+  else if constexpr (op == op_scatter) return scatter_features<T>;
+  else if constexpr (op == op_linear) return linear_rows<T>;
+  else return nullptr;
+}
+
+template <class T>
+constexpr Kernels<T> kKernels = {
+    kPanel<T>,
+    {
+#define UNPAD_OP(name, least, most, rule) row_kernel<T, op_##name>(),
+        UNPAD_OPCODES(UNPAD_OP)
+#undef UNPAD_OP
+    },
+    pack<T>,
+    pack_left<T>,
+    pack_right<T>,
+    outer_panel<T>,
+    sum_rows<T>,
+    add_parts<T>,
+};
+
+}  // namespace
+
+const TierTable& table() {
+  static constexpr TierTable tables{&kKernels<float>, &kKernels<double>};
+  return tables;
+}
+
+}  // namespace UNPAD_TIER
+}  // namespace unpad

@@ -1,0 +1,251 @@
+"""The native engine's Python side: encodes a Pass and calls ``unpad._native`` with torch tensors.
+
+The C++ core (``csrc/``) knows no torch: a call is one flat array of addresses and strides. Every
+check that needs a tensor is made here, every check of the pass itself in C++, once, when it is
+compiled.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch  # before unpad._native, which binds to the OpenMP runtime that torch has loaded
+
+from unpad.errors import ArgumentError, ArgumentTypeError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+    from unpad.compiler.program import Instruction, Operand, Pass
+
+_native: Any
+try:
+    from unpad import _native  # pyright: ignore[reportAttributeAccessIssue]
+
+    _missing = ""
+except ImportError as error:
+    _native = None
+    _missing = f"unpad was installed without its native engine ({error})"
+
+_MAGIC = 0x756E706164
+_VERSION = 1
+_DTYPES = {torch.float32: 0, torch.float64: 1}
+
+
+def unavailable_reason() -> str:
+    """Why the native engine cannot run here; empty where it can."""
+    return _missing
+
+
+def available() -> bool:
+    """Whether the native engine was built and loads.
+
+    Example:
+        >>> isinstance(available(), bool)
+        True
+    """
+    return not _missing
+
+
+def opcodes() -> dict[str, tuple[int, int]]:
+    """Name -> (code, most arguments) of every native instruction."""
+    return _native.opcodes()
+
+
+def tier() -> str:
+    """The instruction set in use: ``generic``, ``avx2`` or ``avx512`` (``UNPAD_ISA`` overrides)."""
+    return _native.tier()
+
+
+def trim() -> int:
+    """Give the memory that the engine keeps between calls back to the system; return its bytes."""
+    return _native.trim() if available() else 0
+
+
+def empty(rows: int, cols: int, dtype: torch.dtype) -> Tensor:
+    """Return an uncleared tensor [rows, cols] over the engine's pooled memory.
+
+    For streams that live from the forward to the backward pass: a fresh allocation of that size
+    would cost more in page faults than the pass itself. The memory returns to the pool with the
+    last tensor that views it.
+    """
+    if rows == 0 or cols == 0:
+        return torch.empty(rows, cols, dtype=dtype)
+    return _native.empty(rows, cols, dtype == torch.float64)
+
+
+def encode(pass_: Pass) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Encode a pass as (int64 array, float64 constants) for the C++ core.
+
+    Layout: magic, version, numbers of buffers, phases, states, matrices, accumulators, tables,
+    streams, shared vectors; states (width, stream); buffers (kind, width, index); matrices and
+    accumulators (rows, columns); tables (length, entries); phases (kind, number of instructions,
+    instructions). Instruction: opcode; result (buffer, offset, width; zeros where an accumulator
+    takes it); number of arguments, arguments; number of dims, dims; matrix; table.
+    """
+    codes = opcodes()
+    out = [_MAGIC, _VERSION, len(pass_.buffers), len(pass_.phases), len(pass_.states)]
+    out += [len(pass_.matrices), len(pass_.accumulators), len(pass_.tables)]
+    out += [pass_.n_streams, pass_.n_shared]
+    for state in pass_.states:
+        out += [state.width, state.stream]
+    for buffer in pass_.buffers:
+        out += [int(buffer.kind), buffer.width, buffer.index]
+    for size in (*pass_.matrices, *pass_.accumulators):
+        out += size
+    for table in pass_.tables:
+        out += [len(table), *table]
+    for phase in pass_.phases:
+        out += [int(phase.kind), len(phase.instructions)]
+        for instruction in phase.instructions:
+            out += _encode_instruction(instruction, codes)
+    return np.array(out, dtype=np.int64), np.array(pass_.constants, dtype=np.float64)
+
+
+def _encode_instruction(instruction: Instruction, codes: dict[str, tuple[int, int]]) -> list[int]:
+    if instruction.op not in codes:
+        raise ArgumentError(
+            "instruction", instruction.op, "an opcode of the native engine", "use the torch engine"
+        )
+    out = [codes[instruction.op][0], *_encode_operand(instruction.out)]
+    out.append(len(instruction.args))
+    for arg in instruction.args:
+        out += _encode_operand(arg)
+    return [*out, len(instruction.dims), *instruction.dims, instruction.matrix, instruction.table]
+
+
+def _encode_operand(operand: Operand | None) -> tuple[int, int, int]:
+    return (0, 0, 0) if operand is None else (operand.buffer, operand.offset, operand.width)
+
+
+class NativePass:
+    """A pass, checked and ready to run any number of times, from several threads at once.
+
+    Raises:
+        ValueError: where the pass is not a valid program; the message names the instruction.
+    """
+
+    def __init__(self, pass_: Pass) -> None:
+        if not available():
+            raise RuntimeError(_missing)
+        self._handle: Any = _native.Program(*encode(pass_))
+        widths = [0] * pass_.n_streams
+        shared = [0] * pass_.n_shared
+        for buffer in pass_.buffers:
+            if buffer.kind == 0:
+                widths[buffer.index] = max(widths[buffer.index], buffer.width)
+            elif buffer.kind == 3:
+                shared[buffer.index] = max(shared[buffer.index], buffer.width)
+        for state in pass_.states:
+            if state.stream >= 0:
+                widths[state.stream] = max(widths[state.stream], state.width)
+        self._stream_widths = widths
+        self._shared_widths = shared
+        self._matrices = pass_.matrices
+        self._accumulators = [(rows, cols) for rows, cols in pass_.accumulators]
+        self._states = [state.width for state in pass_.states]
+
+    def run(
+        self,
+        *,
+        dtype: torch.dtype,
+        offsets: Tensor,
+        streams: Sequence[Tensor] = (),
+        shared: Sequence[Tensor] = (),
+        matrices: Sequence[Tensor] = (),
+        accumulators: Sequence[Tensor] = (),
+        initial: Sequence[Tensor] = (),
+        final: Sequence[Tensor] = (),
+        reverse: bool = False,
+        threads: int | None = None,
+    ) -> None:
+        """Run the pass over the B sequences of a ragged batch of T tokens.
+
+        Args:
+            dtype: float32 or float64, of every tensor.
+            offsets: int64 [B+1] on the CPU, contiguous.
+            streams: [T, width] each, read or written as the pass says; neighbouring columns are
+                neighbours in memory, rows may lie anywhere.
+            shared: [width] each, contiguous.
+            matrices: [K, N] each, any strides.
+            accumulators: [rows, cols] each, contiguous; overwritten with the sum over all tokens.
+            initial: [B, width] for each state, contiguous.
+            final: [B, width] for each state, contiguous; overwritten. A sequence of length 0 has
+                its initial state there. Shares no memory with any other argument.
+            reverse: read every sequence from its last token to its first.
+            threads: the most to use; ``torch.get_num_threads()`` unless given.
+
+        Raises:
+            ValueError: a tensor whose shape, strides or device do not fit the pass.
+            TypeError: a tensor of another dtype.
+        """
+        batch, tokens = offsets.shape[0] - 1, _tokens(offsets)
+        frame = [_code(dtype), -1 if reverse else 1, threads or torch.get_num_threads()]
+        frame += [batch, offsets.data_ptr()]
+        _count("streams", streams, self._stream_widths)
+        for tensor, width in zip(streams, self._stream_widths):
+            if tensor.stride(1) != 1 and width > 1:
+                _refuse("streams", tensor, "unit stride over the columns")
+            if tensor.shape[0] != tokens or tensor.shape[1] < width:
+                _refuse("streams", tensor, f"[{tokens}, {width}]")
+            frame += _address("streams", tensor, dtype), tensor.stride(0)
+        _count("shared", shared, self._shared_widths)
+        for tensor, width in zip(shared, self._shared_widths):
+            _check("shared", tensor, (width,))
+            frame.append(_address("shared", tensor, dtype))
+        _count("matrices", matrices, self._matrices)
+        for tensor, size in zip(matrices, self._matrices):
+            if tensor.shape != size:
+                _refuse("matrices", tensor, list(size))
+            frame += _address("matrices", tensor, dtype), *tensor.stride()
+        _count("accumulators", accumulators, self._accumulators)
+        for tensor, size in zip(accumulators, self._accumulators):
+            _check("accumulators", tensor, size)
+            frame.append(_address("accumulators", tensor, dtype))
+        for name, tensors in (("initial", initial), ("final", final)):
+            _count(name, tensors, self._states)
+            for tensor, width in zip(tensors, self._states):
+                _check(name, tensor, (batch, width))
+                frame.append(_address(name, tensor, dtype))
+        self._handle.run(np.array(frame, dtype=np.int64))
+
+
+def _tokens(offsets: Tensor) -> int:
+    fits = offsets.dtype == torch.int64 and offsets.dim() == 1 and offsets.shape[0] > 0
+    if not (fits and offsets.is_cpu and offsets.is_contiguous()):
+        _refuse("offsets", offsets, "contiguous int64 [B+1] on the CPU")
+    return int(offsets[-1])
+
+
+def _code(dtype: torch.dtype) -> int:
+    if dtype not in _DTYPES:
+        raise ArgumentTypeError("dtype", dtype, "float32 or float64", "use the torch engine")
+    return _DTYPES[dtype]
+
+
+def _address(argument: str, tensor: Tensor, dtype: torch.dtype) -> int:
+    if tensor.dtype != dtype:
+        raise ArgumentTypeError(argument, tensor.dtype, str(dtype), "convert the tensor")
+    if not tensor.is_cpu:
+        _refuse(argument, tensor, "a tensor on the CPU")
+    return tensor.data_ptr()
+
+
+def _check(argument: str, tensor: Tensor, shape: tuple[int, ...]) -> None:
+    if tensor.shape != shape or not tensor.is_contiguous():
+        _refuse(argument, tensor, f"contiguous {list(shape)}")
+
+
+def _count(argument: str, tensors: Sequence[Tensor], wanted: Sequence[Any]) -> None:
+    if len(tensors) != len(wanted):
+        raise ArgumentError(
+            argument, f"{len(tensors)} tensors", f"{len(wanted)}", "give one for each in the pass"
+        )
+
+
+def _refuse(argument: str, tensor: Tensor, allowed: object) -> None:
+    got = f"{tensor.dtype} {list(tensor.shape)} strides {tensor.stride()} on {tensor.device}"
+    raise ArgumentError(argument, got, str(allowed), "reshape or copy the tensor")
