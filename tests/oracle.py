@@ -1,8 +1,8 @@
 """What every engine is checked against: a plain Python loop over the cell, one sequence at a time.
 
 It knows nothing of engines, batches or packing; all it ever does is call ``cell(x_t, state)`` on
-one row. `outcome` runs it, or anything with the same signature, and takes every gradient of one fixed
-random loss, so that two outcomes can be compared.
+one row. `outcome` runs it, or anything with the same signature, and takes every gradient of one
+fixed random loss, so that two outcomes can be compared.
 """
 
 from __future__ import annotations

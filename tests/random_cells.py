@@ -137,7 +137,7 @@ class Elementwise(Piece):
     FUNCTIONS: tuple[Callable[[Tensor], Tensor], ...] = (
         torch.tanh, torch.sigmoid, torch.relu, torch.sin, torch.cos, functional.softplus,
         functional.silu, functional.gelu, functional.elu, functional.leaky_relu,
-        lambda v: torch.exp(-v * v), lambda v: torch.log1p(v.abs()), 
+        lambda v: torch.exp(-v * v), lambda v: torch.log1p(v.abs()),
         lambda v: torch.rsqrt(1 + v**2),
         lambda v: v / (1 + v.abs()), lambda v: torch.sqrt(1 + v * v), lambda v: -v.square() * 0.1,
     )  # fmt: skip

@@ -7,7 +7,7 @@ same masks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -52,7 +52,7 @@ _masks: ContextVar[SequenceMasks | None] = ContextVar("unpad_sequence_masks", de
 
 
 @contextmanager
-def sequence_masks(batch: int, order: Tensor | None = None) -> Iterator[SequenceMasks]:
+def sequence_masks(batch: int, order: Tensor | None = None) -> Generator[SequenceMasks]:
     """Within it, per-sequence masks hold for all steps; call ``begin_step()`` before each step."""
     masks = SequenceMasks(batch, order)
     token = _masks.set(masks)

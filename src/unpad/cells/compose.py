@@ -36,7 +36,7 @@ class Stack(Cell):
     def __init__(self, cells: Iterable[nn.Module]) -> None:
         super().__init__()
         layers = check_cells(cells, "cells")
-        warn_if_shared(layers, "cells", "Stack")
+        warn_if_shared(numbered("cells", layers), "Stack")
         check_widths(layers, 1)
         self.cells = nn.ModuleList(layers)
         self.input_size = size_of(layers[0], "input_size")
@@ -167,21 +167,26 @@ def _plain(shape: Sequence[int]) -> Any:
     return shape[0] if len(shape) == 1 else list(shape)
 
 
-def warn_if_shared(cells: Sequence[nn.Module], argument: str, owner: str) -> None:
-    """Warn where one cell object stands in several places."""
-    first: dict[int, int] = {}
-    for place, cell in enumerate(cells):
-        if id(cell) in first:
+def warn_if_shared(places: Iterable[tuple[str, nn.Module]], owner: str) -> None:
+    """Warn where one cell object stands in several places, each given by its name."""
+    first: dict[int, str] = {}
+    for place, cell in places:
+        earlier = first.setdefault(id(cell), place)
+        if earlier != place:
             kind = type(cell).__name__
             warnings.warn(
-                f"{owner}: {argument}[{first[id(cell)]}] and {argument}[{place}] are the same "
-                f"{kind} object, so these layers share one set of weights. For weights of their "
-                f"own build a cell for each layer: [{kind}(...) for _ in range({len(cells)})]",
+                f"{owner}: {earlier} and {place} are the same {kind} object, so these layers share "
+                "one set of weights. For weights of their own build a cell for each layer: "
+                f"[{kind}(...) for _ in range(n)] in place of [cell] * n",
                 UserWarning,
                 stacklevel=3,
             )
             return
-        first[id(cell)] = place
+
+
+def numbered(argument: str, cells: Sequence[nn.Module]) -> list[tuple[str, nn.Module]]:
+    """Name cells by their place in an argument."""
+    return [(f"{argument}[{place}]", cell) for place, cell in enumerate(cells)]
 
 
 def size_of(cell: nn.Module, name: str) -> Size:

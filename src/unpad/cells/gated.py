@@ -37,11 +37,9 @@ class GatedCell(Cell):
         dtype: Any,
     ) -> None:
         super().__init__()
-        check_size("input_size", input_size)
-        check_size("hidden_size", hidden_size)
         check_init(init)
-        self.input_size = input_size
-        self.hidden_size = hidden_size
+        self.input_size = check_size("input_size", input_size)
+        self.hidden_size = check_size("hidden_size", hidden_size)
         self.bias = bias
         self.init = init
         rows = gates * hidden_size
@@ -66,9 +64,10 @@ class GatedCell(Cell):
         return f"{self.input_size}, {self.hidden_size}" + ("" if self.bias else ", bias=False")
 
 
-def check_size(argument: str, value: Any) -> None:
-    """A number of features is a positive int."""
+def check_size(argument: str, value: Any) -> int:
+    """Return a number of features or layers: a positive int."""
     if not isinstance(value, int) or isinstance(value, bool):
-        raise ArgumentTypeError(argument, value, "an int of 1 or more", "give a number of features")
+        raise ArgumentTypeError(argument, value, "an int of 1 or more", "give a whole number")
     if value < 1:
-        raise ArgumentError(argument, value, "an int of 1 or more", "give a number of features")
+        raise ArgumentError(argument, value, "an int of 1 or more", "give a positive number")
+    return value

@@ -47,6 +47,11 @@ class LSTMCell(GatedCell):
     (torch.Size([2, 4]), torch.Size([2, 4]))
     """
 
+    weight_hr: Tensor
+    weight_ci: Tensor
+    weight_cf: Tensor
+    weight_co: Tensor
+
     def __init__(
         self,
         input_size: int,
@@ -62,6 +67,7 @@ class LSTMCell(GatedCell):
         device: Any = None,
         dtype: Any = None,
     ) -> None:
+        check_options(hidden_size, bias, forget_bias, proj_size, cell_clip, proj_clip)
         recurrent_size = proj_size or hidden_size
         super().__init__(
             input_size,
@@ -73,7 +79,6 @@ class LSTMCell(GatedCell):
             device=device,
             dtype=dtype,
         )
-        _check_options(hidden_size, bias, forget_bias, proj_size, cell_clip, proj_clip)
         self.forget_bias = forget_bias
         self.peepholes = peepholes
         self.proj_size = proj_size
@@ -124,14 +129,15 @@ def _clip(value: Tensor, limit: float | None) -> Tensor:
     return value if limit is None else value.clamp(-limit, limit)
 
 
-def _check_options(
+def check_options(
     hidden_size: int,
     bias: bool,
     forget_bias: float | None,
     proj_size: int,
-    cell_clip: float | None,
-    proj_clip: float | None,
+    cell_clip: float | None = None,
+    proj_clip: float | None = None,
 ) -> None:
+    """Refuse what does not go together."""
     if forget_bias is not None and not bias:
         raise ArgumentError("forget_bias", forget_bias, "None where bias=False", "leave bias=True")
     if not 0 <= proj_size < hidden_size:

@@ -1,0 +1,180 @@
+"""The forms in which batches of sequences come, and the way back to each.
+
+A layer opens its input into values and offsets, works on those, and closes the result into the form
+that it was given: Ragged to Ragged, packed to packed, and so on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
+
+from unpad.errors import ArgumentError, ArgumentTypeError
+from unpad.ragged import Ragged, as_lengths
+
+FORMS = (
+    "a Ragged, a PackedSequence, a jagged nested tensor, a list of tensors [length, features], "
+    "or a padded tensor with lengths"
+)
+
+
+@dataclass(frozen=True)
+class Opened:
+    """An input as values and offsets.
+
+    Attributes:
+        values: [T, ...], the tokens end to end.
+        offsets: int64 [B + 1] on the CPU.
+        close: makes new values [T, ...] into the form that the input had.
+        batched: False for one sequence alone, whose states have no batch axis.
+    """
+
+    values: Tensor
+    offsets: Tensor
+    close: Callable[[Tensor], Any]
+    batched: bool = True
+
+    @property
+    def batch_size(self) -> int:
+        """Number of sequences, B."""
+        return len(self.offsets) - 1
+
+
+def open_input(
+    sequences: Any,
+    lengths: Any,
+    *,
+    features: torch.Size,
+    batch_first: bool,
+    like: Tensor,
+    argument: str = "input",
+    lengths_argument: str = "lengths",
+) -> Opened:
+    """Open an input of any form.
+
+    Args:
+        sequences: what the caller gave.
+        lengths: for a padded tensor alone; None: every sequence has all the steps.
+        features: the shape of a token.
+        batch_first: whether a padded tensor is [B, S, ...] or [S, B, ...].
+        like: an empty tensor [0, *features] that gives dtype and device to a list of no sequences.
+        argument, lengths_argument: what an error calls the input and the lengths.
+
+    Raises:
+        ArgumentTypeError: none of the known forms.
+        ArgumentError: wrong rank or features; lengths where they do not belong; bad lengths.
+    """
+    if isinstance(sequences, Tensor) and not sequences.is_nested:
+        if lengths is not None and sequences.dim() == len(features) + 2:
+            batch, steps = sequences.shape[:2] if batch_first else sequences.shape[1::-1]
+            lengths = as_lengths(
+                lengths, batch_size=batch, max_length=steps, argument=lengths_argument
+            )
+        opened = _open_tensor(sequences, lengths, len(features), batch_first, argument)
+    else:
+        if lengths is not None:
+            raise ArgumentError(
+                lengths_argument,
+                lengths,
+                f"None: this {argument} knows its lengths",
+                "leave it out",
+            )
+        opened = _open_ragged(sequences, like, argument)
+    if opened.values.shape[1:] != features:
+        raise ArgumentError(
+            argument,
+            f"tokens of {_shape(opened.values.shape[1:])}",
+            f"tokens of {_shape(features)} (input_size)",
+            "give the layer the input's width, or the input the layer's (check batch_first)",
+        )
+    return opened
+
+
+def _shape(features: torch.Size) -> str:
+    return f"{features[0]} features" if len(features) == 1 else f"shape {list(features)}"
+
+
+def _open_tensor(x: Tensor, lengths: Any, rank: int, batch_first: bool, argument: str) -> Opened:
+    if x.dim() == rank + 1:
+        return _open_single(x, lengths, argument)
+    if x.dim() != rank + 2:
+        padded = "[B, S, features]" if batch_first else "[S, B, features]"
+        raise ArgumentError(
+            argument,
+            f"a tensor of shape {list(x.shape)}",
+            f"{padded}, or [S, features] for one sequence" if rank == 1 else f"rank {rank + 2}",
+            "add or remove dimensions (check batch_first)",
+        )
+    ragged = Ragged.from_padded(x, lengths, batch_first=batch_first)
+    steps = x.shape[1] if batch_first else x.shape[0]
+
+    def close(values: Tensor) -> Tensor:
+        if batch_first and len(values) == len(ragged) * steps:
+            return values.view(len(ragged), steps, *values.shape[1:])
+        return Ragged(values, ragged.offsets).to_padded(total_length=steps, batch_first=batch_first)
+
+    return Opened(ragged.values, ragged.offsets, close)
+
+
+def _open_single(x: Tensor, lengths: Any, argument: str) -> Opened:
+    if lengths is not None:
+        raise ArgumentError(
+            "lengths",
+            lengths,
+            f"None where {argument} is one sequence",
+            f"cut {argument} to its length, or add the batch dimension",
+        )
+    return Opened(x, torch.tensor([0, len(x)]), lambda values: values, batched=False)
+
+
+def _open_ragged(sequences: Any, like: Tensor, argument: str) -> Opened:
+    if isinstance(sequences, Ragged):
+        return Opened(sequences.values, sequences.offsets, sequences.with_values)
+    if isinstance(sequences, PackedSequence):
+        return _open_packed(sequences)
+    if isinstance(sequences, Tensor):
+        return _open_nested(sequences)
+    if isinstance(sequences, (list, tuple)):
+        rows = cast("list[Any]", sequences)
+        ragged = Ragged.from_list(rows, like=like)
+        return Opened(
+            ragged.values, ragged.offsets, lambda values: ragged.with_values(values).to_list()
+        )
+    raise ArgumentTypeError(argument, type(sequences).__name__, FORMS, "use Ragged.from_list")
+
+
+def _open_packed(packed: PackedSequence) -> Opened:
+    places = Ragged.from_packed(packed._replace(data=torch.arange(len(packed.data))))
+    tokens = torch.argsort(places.values).to(packed.data.device)
+    values = packed.data.index_select(0, places.values.to(packed.data.device))
+    return Opened(
+        values,
+        places.offsets,
+        lambda values: packed._replace(data=values.index_select(0, tokens)),
+    )
+
+
+def _open_nested(nested: Tensor) -> Opened:
+    ragged = Ragged.from_nested(nested)
+    if nested.layout == torch.strided:
+        return Opened(ragged.values, ragged.offsets, lambda v: _strided(ragged.with_values(v)))
+    offsets = cast("Any", nested).offsets()
+    if cast("Any", nested).lengths() is not None or not torch.equal(offsets.cpu(), ragged.offsets):
+        return Opened(
+            ragged.values, ragged.offsets, lambda values: ragged.with_values(values).to_nested()
+        )
+
+    def close(values: Tensor) -> Tensor:
+        # The very offsets of the input: torch takes two nested tensors as alike by these alone.
+        return torch.nested.nested_tensor_from_jagged(values, offsets)
+
+    return Opened(ragged.values, ragged.offsets, close)
+
+
+def _strided(ragged: Ragged) -> Tensor:
+    return torch.nested.as_nested_tensor(ragged.to_list(), layout=torch.strided)

@@ -1,0 +1,272 @@
+"""What RNN, GRU and LSTM share: parameters, the run of every layer and direction, the checks.
+
+Each layer and direction is one run of an engine over the values, on a light cell that sees the
+layer's parameters. Those are plain parameters, read at the call: nothing is flattened or copied.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from unpad.cells.gated import check_size
+from unpad.cells.initialize import check_init, initialize
+from unpad.cells.regularize import check_rate
+from unpad.engine import choose
+from unpad.errors import ArgumentError, ArgumentTypeError
+from unpad.forms import open_input
+
+if TYPE_CHECKING:
+    from unpad.cells.initialize import Init
+    from unpad.forms import Opened
+
+
+class Layers(nn.Module):
+    """What RNN, GRU and LSTM share; not to be built itself."""
+
+    def __init__(
+        self,
+        mode: str,
+        gates: int,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int,
+        *,
+        bias: bool,
+        batch_first: bool,
+        dropout: float,
+        bidirectional: bool,
+        proj_size: int = 0,
+        init: Init = "torch",
+        device: Any,
+        dtype: Any,
+    ) -> None:
+        super().__init__()
+        self.mode = mode
+        self.input_size = check_size("input_size", input_size)
+        self.hidden_size = check_size("hidden_size", hidden_size)
+        self.num_layers = check_size("num_layers", num_layers)
+        self.bias = check_flag("bias", bias)
+        self.batch_first = check_flag("batch_first", batch_first)
+        self.dropout = check_rate("dropout", dropout)
+        self.bidirectional = bidirectional
+        self.proj_size = proj_size
+        check_init(init)
+        self.init = init
+        if self.dropout and num_layers == 1:
+            _warn_of_lone_dropout(self.dropout)
+        for layer in range(num_layers):
+            for suffix in self._suffixes():
+                self._add_parameters(gates, layer, suffix, device, dtype)
+        self._cells = self._make_cells()
+
+    def _suffixes(self) -> tuple[str, ...]:
+        return ("", "_reverse") if self.bidirectional else ("",)
+
+    @property
+    def _output_size(self) -> int:
+        """Features of one direction's output."""
+        return self.proj_size or self.hidden_size
+
+    def _layer_input_size(self, layer: int) -> int:
+        return self._output_size * len(self._suffixes()) if layer else self.input_size
+
+    def _parameter_names(self) -> tuple[str, ...]:
+        """Names on a cell, in torch.nn's order."""
+        biases = ("bias_ih", "bias_hh") if self.bias else ()
+        return ("weight_ih", "weight_hh", *biases, *(("weight_hr",) if self.proj_size else ()))
+
+    def _add_parameters(self, gates: int, layer: int, suffix: str, device: Any, dtype: Any) -> None:
+        rows = gates * self.hidden_size
+        shapes = {
+            "weight_ih": (rows, self._layer_input_size(layer)),
+            "weight_hh": (rows, self._output_size),
+            "bias_ih": (rows,),
+            "bias_hh": (rows,),
+            "weight_hr": (self.proj_size, self.hidden_size),
+        }
+        for name in self._parameter_names():
+            parameter = nn.Parameter(torch.empty(shapes[name], device=device, dtype=dtype))
+            self.register_parameter(f"{name}_l{layer}{suffix}", parameter)
+
+    def reset_parameters(self) -> None:
+        """Start afresh, by the scheme that ``init`` names; torch.nn's numbers by default."""
+        for name, parameter in self.named_parameters(recurse=False):
+            initialize(name, parameter, self.hidden_size, self.init)
+
+    def flatten_parameters(self) -> None:
+        """Do nothing: it is here for code written for torch.nn, and nothing is ever flattened."""
+
+    @property
+    def all_weights(self) -> list[list[Tensor]]:
+        """The parameters of each layer and direction."""
+        return [
+            [getattr(self, f"{name}_l{layer}{suffix}") for name in self._parameter_names()]
+            for layer in range(self.num_layers)
+            for suffix in self._suffixes()
+        ]
+
+    # The cells that the engines run ------------------------------------------------------------
+
+    def _make_cell(self, input_size: int) -> nn.Module:
+        """Make a cell without numbers of its own: on the meta device."""
+        raise NotImplementedError
+
+    def _make_cells(self) -> tuple[nn.Module, ...]:
+        """One cell for each layer and direction, in a tuple, so that no cell is a submodule.
+
+        They live as long as the layer, since engines keep what they compiled with the cell.
+        """
+        return tuple(
+            self._make_cell(self._layer_input_size(layer))
+            for layer in range(self.num_layers)
+            for _ in self._suffixes()
+        )
+
+    def _run(
+        self, place: int, values: Tensor, offsets: Tensor, state: Any
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        layer, direction = divmod(place, len(self._suffixes()))
+        cell, suffix = self._cells[place], self._suffixes()[direction]
+        held = cast("dict[str, Tensor]", cell._parameters)
+        names = self._parameter_names()
+        held.update({name: getattr(self, f"{name}_l{layer}{suffix}") for name in names})
+        output, final, _ = choose.run(cell, values, offsets, state, reverse=direction == 1)
+        for name in names:
+            # A computed weight (parametrize, weight_norm) would keep its graph alive.
+            if not isinstance(held[name], nn.Parameter):
+                held[name] = held[name].detach()
+        return output, final if isinstance(final, tuple) else (final,)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_cells"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._cells = self._make_cells()
+
+    def _replicate_for_data_parallel(self) -> Any:
+        replica = cast("Any", super())._replicate_for_data_parallel()
+        replica._cells = self._make_cells()
+        return replica
+
+    # The call ----------------------------------------------------------------------------------
+
+    def _forward(
+        self, sequences: Any, hx: tuple[Any, ...] | None, lengths: Any
+    ) -> tuple[Any, tuple[Tensor, ...]]:
+        """Run all layers; ``hx`` and the final states are tuples of [layers * directions, B, H]."""
+        weight = cast("Tensor", self.weight_ih_l0)
+        batch = open_input(
+            sequences,
+            lengths,
+            features=torch.Size([self.input_size]),
+            batch_first=self.batch_first,
+            like=weight.new_empty(0, self.input_size),
+        )
+        _check_like("input", batch.values, weight)
+        states = self._initial_states(hx, batch)
+        values, finals = batch.values, list[tuple[Tensor, ...]]()
+        directions = len(self._suffixes())
+        for layer in range(self.num_layers):
+            if layer:
+                values = functional.dropout(values, self.dropout, self.training)
+            places = range(layer * directions, (layer + 1) * directions)
+            runs = [self._run(place, values, batch.offsets, states[place]) for place in places]
+            values = runs[0][0] if directions == 1 else torch.cat([run[0] for run in runs], dim=1)
+            finals.extend(run[1] for run in runs)
+        final = tuple(torch.stack(leaf) for leaf in zip(*finals, strict=True))
+        if not batch.batched:
+            final = tuple(leaf.squeeze(1) for leaf in final)
+        return batch.close(values), final
+
+    def _state_widths(self) -> tuple[int, ...]:
+        return (self.hidden_size,)
+
+    def _initial_states(self, hx: tuple[Any, ...] | None, batch: Opened) -> list[Any]:
+        """One state for each layer and direction: a tensor [B, H], or a tuple of these."""
+        rows = self.num_layers * len(self._suffixes())
+        widths = self._state_widths()
+        if hx is None:
+            shapes = [(rows, batch.batch_size, width) for width in widths]
+            given = [batch.values.new_zeros(shape) for shape in shapes]
+        else:
+            names = ("hx",) if len(widths) == 1 else ("hx[0]", "hx[1]")
+            given = [
+                _check_state(name, leaf, (rows, batch.batch_size, width), batch)
+                for name, leaf, width in zip(names, hx, widths, strict=True)
+            ]
+        places = list(zip(*(leaf.unbind(0) for leaf in given), strict=True))
+        return [place[0] for place in places] if len(widths) == 1 else places
+
+    def extra_repr(self) -> str:
+        """Give the sizes and what is not the default."""
+        text = f"{self.input_size}, {self.hidden_size}"
+        defaults = {
+            "proj_size": 0,
+            "num_layers": 1,
+            "bias": True,
+            "batch_first": False,
+            "dropout": 0.0,
+            "bidirectional": False,
+        }
+        chosen = {name: getattr(self, name) for name in defaults}
+        return text + "".join(
+            f", {name}={value}" for name, value in chosen.items() if value != defaults[name]
+        )
+
+
+def check_flag(argument: str, value: Any) -> bool:
+    """Refuse what is not a bool: a number here means that arguments were shifted."""
+    if not isinstance(value, bool):
+        raise ArgumentTypeError(argument, value, "True or False", "check the arguments' order")
+    return value
+
+
+def _warn_of_lone_dropout(rate: float) -> None:
+    warnings.warn(
+        f"dropout={rate} does nothing with num_layers=1: it acts between layers and not after the "
+        "last one. Use num_layers of 2 or more, nn.Dropout behind the layer, or the cell wrapper "
+        "unpad.nn.Dropout",
+        UserWarning,
+        stacklevel=4,
+    )
+
+
+def _check_like(argument: str, given: Any, like: Tensor) -> None:
+    if not isinstance(given, Tensor):
+        raise ArgumentTypeError(argument, given, "a tensor", "convert it with torch.as_tensor")
+    if given.dtype != like.dtype and not torch.is_autocast_enabled(given.device.type):
+        raise ArgumentError(
+            argument,
+            f"{given.dtype}",
+            f"{like.dtype}, the layer's dtype",
+            f"convert one of them: {argument}.to({like.dtype}) or layer.to({given.dtype})",
+        )
+    if given.device != like.device:
+        raise ArgumentError(
+            argument,
+            f"a tensor on {given.device}",
+            f"{like.device}, where the layer is",
+            f"move one of them: {argument}.to('{like.device}')",
+        )
+
+
+def _check_state(argument: str, given: Any, shape: tuple[int, int, int], batch: Opened) -> Tensor:
+    """Return an initial state as [layers * directions, B, features]."""
+    _check_like(argument, given, batch.values)
+    state = cast("Tensor", given)
+    wanted = shape if batch.batched else (shape[0], shape[2])
+    if tuple(state.shape) != wanted:
+        raise ArgumentError(
+            argument,
+            f"shape {list(state.shape)}",
+            f"{list(wanted)}: layers * directions, {'batch, ' if batch.batched else ''}features",
+            "for a smaller batch select its rows (hx[:, :n]), or start afresh with hx=None; the "
+            "batch is the second axis whatever batch_first says",
+        )
+    return state if batch.batched else state.unsqueeze(1)

@@ -1,0 +1,109 @@
+"""Layers of the long short-term memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+
+from unpad.cells import LSTMCell
+from unpad.cells.initialize import set_forget_bias
+from unpad.cells.lstm import check_options
+from unpad.errors import ArgumentTypeError
+from unpad.layers.base import Layers
+
+if TYPE_CHECKING:
+    from unpad.cells.initialize import Init
+
+
+class LSTM(Layers):
+    """Layers of `LSTMCell`: torch.nn.LSTM over sequences of any length, with no padding.
+
+    Args:
+        input_size: I, features of a token.
+        hidden_size: H, features of c, and of the output of one direction without projection.
+        num_layers, bias, batch_first, dropout, bidirectional, init: as for `RNN`.
+        proj_size: P, features of h after a projection; 0: none.
+        forget_bias: what the two biases of the forget gate add up to at the start, exactly; None:
+            torch.nn's random numbers.
+
+    The ``state_dict`` is torch.nn.LSTM's.
+
+    >>> import torch
+    >>> layer = LSTM(3, 4, num_layers=2, batch_first=True)
+    >>> output, (h_n, c_n) = layer(torch.zeros(2, 5, 3), lengths=[5, 1])
+    >>> tuple(output.shape), tuple(c_n.shape)
+    ((2, 5, 4), (2, 2, 4))
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        proj_size: int = 0,
+        device: Any = None,
+        dtype: Any = None,
+        *,
+        forget_bias: float | None = None,
+        init: Init = "torch",
+    ) -> None:
+        check_options(hidden_size, bias, forget_bias, proj_size)
+        self.forget_bias = forget_bias
+        super().__init__(
+            "LSTM",
+            4,
+            input_size,
+            hidden_size,
+            num_layers,
+            bias=bias,
+            batch_first=batch_first,
+            dropout=dropout,
+            bidirectional=bidirectional,
+            proj_size=proj_size,
+            init=init,
+            device=device,
+            dtype=dtype,
+        )
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Start afresh, by ``init`` and ``forget_bias``."""
+        super().reset_parameters()
+        if self.forget_bias is not None:
+            for _, _, bias_ih, bias_hh, *_ in self.all_weights:
+                set_forget_bias(self.forget_bias, bias_ih, bias_hh, self.hidden_size)
+
+    def _make_cell(self, input_size: int) -> nn.Module:
+        return LSTMCell(
+            input_size,
+            self.hidden_size,
+            self.bias,
+            forget_bias=self.forget_bias,
+            proj_size=self.proj_size,
+            device="meta",
+        )
+
+    def _state_widths(self) -> tuple[int, ...]:
+        return (self._output_size, self.hidden_size)
+
+    def forward(
+        self,
+        input: Any,  # noqa: A002 - torch.nn's name
+        hx: tuple[Tensor, Tensor] | None = None,
+        lengths: Any = None,
+    ) -> tuple[Any, tuple[Tensor, Tensor]]:
+        """Run over a batch; arguments, results and errors as for `RNN.forward`.
+
+        ``hx`` and the final states are (h, c): [layers * directions, B, P or H] and [..., H].
+        """
+        if hx is not None and (not isinstance(hx, (tuple, list)) or len(hx) != 2):  # pyright: ignore[reportUnnecessaryIsInstance, reportUnnecessaryComparison]
+            raise ArgumentTypeError(
+                "hx", hx, "the pair (h_0, c_0)", "give both, torch.zeros_like(h_0) for one of them"
+            )
+        output, (h_n, c_n) = self._forward(input, hx, lengths)
+        return output, (h_n, c_n)

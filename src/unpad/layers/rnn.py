@@ -1,0 +1,101 @@
+"""Layers of the simple recurrent cell."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+
+from unpad.cells import RNNCell
+from unpad.layers.base import Layers
+
+if TYPE_CHECKING:
+    from unpad.cells.initialize import Init
+
+
+class RNN(Layers):
+    """Layers of `RNNCell`: torch.nn.RNN over sequences of any length, with no padding.
+
+    Args:
+        input_size: I, features of a token.
+        hidden_size: H, features of the output of one direction.
+        num_layers: number of layers.
+        nonlinearity: ``"tanh"`` or ``"relu"``.
+        bias: whether the cells have biases.
+        batch_first: whether padded input is [B, S, I] or [S, B, I]. States are
+            [layers * directions, B, H] in any case.
+        dropout: rate between layers, in training; not after the last layer.
+        bidirectional: whether a second cell reads each sequence from its end to its start; its
+            output lies behind the first one's.
+        init: ``"torch"``, ``"xavier"``, ``"orthogonal"`` or a function(name, parameter).
+
+    The ``state_dict`` is torch.nn.RNN's.
+
+    >>> import torch
+    >>> layer = RNN(3, 4, batch_first=True)
+    >>> output, h_n = layer([torch.zeros(2, 3), torch.zeros(0, 3)])
+    >>> [tuple(rows.shape) for rows in output], tuple(h_n.shape)
+    ([(2, 4), (0, 4)], (1, 2, 4))
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        nonlinearity: str = "tanh",
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        device: Any = None,
+        dtype: Any = None,
+        *,
+        init: Init = "torch",
+    ) -> None:
+        self.nonlinearity = nonlinearity
+        super().__init__(
+            "RNN_RELU" if nonlinearity == "relu" else "RNN_TANH",
+            1,
+            input_size,
+            hidden_size,
+            num_layers,
+            bias=bias,
+            batch_first=batch_first,
+            dropout=dropout,
+            bidirectional=bidirectional,
+            init=init,
+            device=device,
+            dtype=dtype,
+        )
+        self.reset_parameters()
+
+    def _make_cell(self, input_size: int) -> nn.Module:
+        return RNNCell(input_size, self.hidden_size, self.bias, self.nonlinearity, device="meta")
+
+    def forward(
+        self,
+        input: Any,  # noqa: A002 - torch.nn's name
+        hx: Tensor | None = None,
+        lengths: Any = None,
+    ) -> tuple[Any, Tensor]:
+        """Run over a batch.
+
+        Args:
+            input: a Ragged, a PackedSequence, a nested tensor, a list of tensors [length, I], a
+                padded tensor, or one sequence [S, I].
+            hx: initial states [layers * directions, B, H] in the input's order; None: zeros.
+            lengths: of a padded tensor: list, tuple, NumPy array or integer tensor. Pads are never
+                read. None: every sequence has S steps.
+
+        Returns:
+            The last layer's output in the form of the input, [..., directions * H], 0 past the end
+            of a sequence, and the final states [layers * directions, B, H]: after the last token,
+            or the first for the backward direction. A sequence of length 0 keeps its initial state.
+            Rows are in the input's order.
+
+        Raises:
+            ArgumentError, ArgumentTypeError: wrong input, states or lengths, before any work.
+        """
+        output, (h_n,) = self._forward(input, None if hx is None else (hx,), lengths)
+        return output, h_n

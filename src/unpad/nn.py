@@ -1,0 +1,31 @@
+"""Cells and layers under one name, as in torch.nn."""
+
+from unpad.cells import (
+    Cell,
+    Dropout,
+    GRUCell,
+    LayerNormLSTMCell,
+    LSTMCell,
+    Residual,
+    RNNCell,
+    Stack,
+    Zoneout,
+)
+from unpad.layers import GRU, LSTM, RNN, Directions, Recurrent
+
+__all__ = [
+    "GRU",
+    "LSTM",
+    "RNN",
+    "Cell",
+    "Directions",
+    "Dropout",
+    "GRUCell",
+    "LSTMCell",
+    "LayerNormLSTMCell",
+    "RNNCell",
+    "Recurrent",
+    "Residual",
+    "Stack",
+    "Zoneout",
+]
