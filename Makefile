@@ -42,6 +42,8 @@ $(VENV)/.stamp-requirements: $(VENV)/.stamp-venv pyproject.toml constraints.txt 
 
 $(VENV)/.stamp-build: $(VENV)/.stamp-requirements pyproject.toml $(NATIVE_SOURCES)
 	PATH="$(abspath $(BIN)):$$PATH" $(PIP) install --quiet --no-deps --no-build-isolation --editable .
+	@$(BIN)/python -c 'from importlib.util import find_spec as find; print("unpad is installed", \
+	  "with its native engine" if find("unpad._native") else "WITHOUT its native engine: no compiler")'
 	@touch $@
 
 test: build  ## every test, on every core
