@@ -284,7 +284,8 @@ class Conversion(Core):
 
 
 def _as_rows(sequences: Iterable[Any]) -> list[Tensor]:
-    if isinstance(sequences, (str, bytes)) or not isinstance(sequences, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+    single = isinstance(sequences, (Tensor, np.ndarray)) and sequences.ndim == 0
+    if single or isinstance(sequences, (str, bytes)) or not isinstance(sequences, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ArgumentTypeError(
             "sequences", sequences, "a list of sequences", "wrap a single sequence in a list"
         )

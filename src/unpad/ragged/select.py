@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, cast, overload
@@ -248,14 +249,14 @@ class Selection(Core):
             )
         rows = cls.cat(batches)
         # Row i of the result is row i of every batch: pieces i, B + i, 2 B + i, ...
-        order = torch.arange(size * len(batches)).reshape(-1, size).T.flatten()
-        lengths = rows.lengths.reshape(-1, size).sum(0)
+        order = torch.arange(len(rows)).reshape(len(batches), size).T.flatten()
+        lengths = rows.lengths.reshape(len(batches), size).sum(0)
         return cls._trusted(rows._select(order).values, offsets_of(lengths))
 
     def chunk(self, chunks: int) -> list[Self]:
         """Cut the rows into at most this many batches of equal size, as `torch.chunk` does; views.
 
-        An empty batch gives one empty batch.
+        An empty batch gives this many empty ones.
 
         Raises:
             ArgumentError: fewer than one chunk.
@@ -266,8 +267,9 @@ class Selection(Core):
         """
         if chunks < 1:
             raise ArgumentError("chunks", chunks, "at least 1", "use 1 to keep the batch whole")
-        size = max(1, -(-self.batch_size // chunks))
-        return [self[begin : begin + size] for begin in range(0, max(self.batch_size, 1), size)]
+        parts = torch.arange(self.batch_size).chunk(chunks)
+        ends = itertools.accumulate(len(part) for part in parts)
+        return [self[end - len(part) : end] for part, end in zip(parts, ends, strict=True)]
 
 
 def _as_flags(index: Any) -> Tensor | None:
