@@ -350,9 +350,11 @@ def _kind_of(value: Any) -> str:
 
 
 def _vector(tensor: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    if tensor.shape == shape and tensor.dtype == dtype:
+    if tensor.numel() == 1:
+        return tensor.reshape(1).to(dtype)
+    if tensor.shape == shape and tensor.dtype == dtype and len(shape) == 1:
         return tensor.contiguous()
-    return as_vector(tensor, shape, dtype) if tensor.numel() > 1 else tensor.reshape(1).to(dtype)
+    return as_vector(tensor, shape, dtype)
 
 
 def _under(func: Any, grad: bool) -> Any:

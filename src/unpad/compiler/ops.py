@@ -196,7 +196,7 @@ def _onehot_max(a: Tensor, dims: tuple[int, ...]) -> Tensor:
 def _normalized(a: Tensor, eps: Tensor, dims: tuple[int, ...]) -> Tensor:
     view = _view(a, dims)
     centred = view - view.mean(-1, keepdim=True)
-    return (centred * torch.rsqrt(centred.square().mean(-1, keepdim=True) + eps)).flatten(-2)
+    return (centred * torch.rsqrt(centred.square().mean(-1, keepdim=True) + eps[..., None])).flatten(-2)
 
 
 def _inv_std(a: Tensor, eps: Tensor, dims: tuple[int, ...]) -> Tensor:

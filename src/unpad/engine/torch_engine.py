@@ -126,9 +126,7 @@ class _Run:
             if i.out is not None and self.program.buffers[i.out.buffer].kind == Kind.NEXT
         }
         for state in mine:
-            self._history[state] = self.like().new_zeros(
-                self.tokens, self.program.states[state].width
-            )
+            self._history[state] = self.history(state)
         start = 0
         for live in self.order.live:
             rows = slice(start, start + live)
@@ -141,6 +139,14 @@ class _Run:
             start += live
 
     _history: dict[int, Tensor] = field(default_factory=lambda: {})
+
+    def history(self, state: int) -> Tensor:
+        """Where the states before every token go: the memory of their stream, if any buffer is it."""
+        program = self.program
+        for number, buffer in enumerate(program.buffers):
+            if buffer.kind == Kind.STREAM and buffer.index == program.states[state].stream >= 0:
+                return self.memory[number]
+        return self.like().new_zeros(self.tokens, program.states[state].width)
 
     def execute(
         self, instructions: tuple[Instruction, ...], rows: Rows, live: int | None = None
