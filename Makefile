@@ -77,6 +77,10 @@ bench: build  ## the benchmarks against torch; writes benchmarks/results and doc
 	$(BIN)/python benchmarks/memory_flat.py
 	$(BIN)/python benchmarks/report.py
 
+docs: build  ## write docs/api.md and docs/performance.md anew, from the package and the results
+	$(BIN)/python tools/api.py
+	$(BIN)/python benchmarks/report.py
+
 clean:  ## remove the environment, builds and caches
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis
 	find src tests benchmarks examples tools -name __pycache__ -type d -prune -exec rm -rf {} +

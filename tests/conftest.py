@@ -24,7 +24,9 @@ settings.load_profile("ci" if os.environ.get("CI") else "default")
 def pytest_configure(config: pytest.Config) -> None:
     """Without a native build the library says so, once: expected there, an error anywhere else."""
     if importlib.util.find_spec("unpad._native") is None:
-        config.addinivalue_line("filterwarnings", "ignore:.*native engine.*")
+        config.addinivalue_line(
+            "filterwarnings", "ignore:cells run on the torch engine:RuntimeWarning"
+        )
 
 
 @pytest.fixture(autouse=True)

@@ -6,6 +6,8 @@ import doctest
 import importlib
 import pkgutil
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -56,6 +58,18 @@ def run_session(source: str, names: dict[str, object], page: Path) -> None:
 def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
     missing = [to for to in LINK.findall(page.read_text()) if not (page.parent / to).exists()]
     assert missing == []
+
+
+@pytest.mark.parametrize("command", ["tools/api.py", "benchmarks/report.py"])
+def test_a_written_page_is_what_its_command_writes(command: str) -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / command), "--check"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("name", modules())
