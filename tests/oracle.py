@@ -155,8 +155,9 @@ def assert_close(actual: Tensor, wanted: Tensor, tolerance: float, name: str = "
     assert actual.shape == wanted.shape, f"{name}: {actual.shape} is not {wanted.shape}"
     if wanted.numel() == 0:
         return
-    scale = max(1.0, float(wanted.double().abs().max()))
-    error = float((actual.double() - wanted.double()).abs().max()) / scale
+    actual, wanted = actual.detach().double(), wanted.detach().double()
+    scale = max(1.0, float(wanted.abs().max()))
+    error = float((actual - wanted).abs().max()) / scale
     assert error <= tolerance, f"{name}: error {error:.2e} is above {tolerance:.0e}"
 
 
