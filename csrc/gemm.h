@@ -31,12 +31,25 @@ inline __attribute__((always_inline)) void multiply(typename Lanes<T>::Vec (&acc
                                                     const T* m, int64_t panel_size, int64_t depth) {
   using V = typename Lanes<T>::Vec;
   constexpr int lanes = kLanes<T>;
+  const auto panel = [&](int64_t k, int v) {
+    return load(m + (v / 2) * panel_size + k * kPanel<T> + (v % 2) * lanes);
+  };
   for (int64_t k = 0; k < depth; ++k) {
-    V x[MR];
-    for (int i = 0; i < MR; ++i) x[i] = splat(a[i][k * a_step]);
-    for (int v = 0; v < 2 * NP; ++v) {
-      const V b = load(m + (v / 2) * panel_size + k * kPanel<T> + (v % 2) * lanes);
-      for (int i = 0; i < MR; ++i) acc[i][v] = fma(x[i], b, acc[i][v]);
+    // The shorter side stays in registers, the longer one passes through a single one.
+    if constexpr (MR < 2 * NP) {
+      V x[MR];
+      for (int i = 0; i < MR; ++i) x[i] = splat(a[i][k * a_step]);
+      for (int v = 0; v < 2 * NP; ++v) {
+        const V b = panel(k, v);
+        for (int i = 0; i < MR; ++i) acc[i][v] = fma(x[i], b, acc[i][v]);
+      }
+    } else {
+      V b[2 * NP];
+      for (int v = 0; v < 2 * NP; ++v) b[v] = panel(k, v);
+      for (int i = 0; i < MR; ++i) {
+        const V x = splat(a[i][k * a_step]);
+        for (int v = 0; v < 2 * NP; ++v) acc[i][v] = fma(x, b[v], acc[i][v]);
+      }
     }
   }
 }
