@@ -46,7 +46,7 @@ class Conversion(Core):
         Ragged(2 sequences, 2 tokens, features=[3], float32, lengths=[2, 0])
         """
         rows = _as_rows(sequences)
-        lengths = torch.tensor([len(row) for row in rows], dtype=torch.int64)
+        lengths = as_lengths([len(row) for row in rows])
         shaped = [row for row in rows if not _is_shapeless(row)]
         if not shaped:
             shaped = [rows[0] if rows else torch.zeros(0)] if like is None else [like[:0]]
@@ -87,7 +87,7 @@ class Conversion(Core):
         """
         batch_size, steps = _padded_shape(x, batch_first)
         if lengths is None:
-            checked = torch.full((batch_size,), steps, dtype=torch.int64)
+            checked = as_lengths([steps] * batch_size)
         else:
             checked = as_lengths(lengths, batch_size=batch_size, max_length=steps)
         offsets = offsets_of(checked)
@@ -186,7 +186,7 @@ class Conversion(Core):
                 "packed", packed, "a PackedSequence", "use from_padded or from_list instead"
             )
         sizes = packed.batch_sizes
-        places = torch.arange(int(sizes[0]))
+        places = torch.arange(int(sizes[0]), device="cpu")
         if packed.unsorted_indices is not None:
             places = packed.unsorted_indices.cpu()
         # Row i of the sorted batch is alive while more than i rows are; the sizes never increase.
@@ -214,11 +214,13 @@ class Conversion(Core):
             )
         order = self.lengths.argsort(descending=True, stable=True)
         places = order.argsort()
-        alive = torch.zeros(self.max_length + 1, dtype=torch.int64)
+        alive = torch.zeros(self.max_length + 1, dtype=torch.int64, device="cpu")
         alive.index_add_(0, self.lengths, torch.ones_like(self.lengths))
         sizes = self.batch_size - alive.cumsum(0)[:-1]
         positions = _packed_positions(self.offsets, sizes, places)
-        source = torch.empty_like(positions).index_copy_(0, positions, torch.arange(len(positions)))
+        source = torch.empty_like(positions).index_copy_(
+            0, positions, torch.arange(len(positions), device="cpu")
+        )
         data = self.values.index_select(0, source.to(self.device))
         return PackedSequence(data, sizes, order.to(self.device), places.to(self.device))
 
@@ -322,7 +324,7 @@ def _as_row(number: int, row: Any) -> Tensor:
 def _from_array(array: npt.NDArray[Any]) -> Tensor:
     """Share an array where torch can; copy a read-only, reversed or byte-swapped one."""
     native = array.dtype.newbyteorder("=")
-    return torch.from_numpy(np.require(array, native, requirements=["C", "W"]))
+    return torch.as_tensor(np.require(array, native, requirements=["C", "W"]))
 
 
 def _is_shapeless(row: Tensor) -> bool:

@@ -32,7 +32,7 @@ silu softplus softshrink softsign tanhshrink threshold
 """
 _ALONG = """
 all amax amin any argmax argmin argsort count_nonzero cumprod cumsum glu log_softmax logsumexp mean
-nanmean nansum norm normalize prod softmax softmin std sum var
+nanmean nansum norm normalize prod softmax softmin sum
 """
 _LOSSES = """
 binary_cross_entropy binary_cross_entropy_with_logits cross_entropy huber_loss l1_loss mse_loss

@@ -71,7 +71,7 @@ def as_integers(numbers: Integers, *, argument: str) -> Tensor:
             argument, numbers, "one dimension", "pass a flat list of integers, one a sequence"
         )
     if found.numel() == 0:
-        return torch.zeros(0, dtype=torch.int64)
+        return torch.zeros(0, dtype=torch.int64, device="cpu")
     if found.is_floating_point() or found.is_complex() or found.dtype == torch.bool:
         raise ArgumentTypeError(
             argument, numbers, "integers", f"convert them: {argument}.to(torch.int64)"
@@ -170,7 +170,7 @@ def offsets_of(lengths: Tensor) -> Tensor:
     >>> offsets_of(torch.tensor([2, 0, 3]))
     tensor([0, 2, 2, 5])
     """
-    offsets = torch.zeros(len(lengths) + 1, dtype=torch.int64)
+    offsets = torch.zeros(len(lengths) + 1, dtype=torch.int64, device="cpu")
     torch.cumsum(lengths, 0, out=offsets[1:])
     return offsets
 
@@ -190,7 +190,7 @@ def rows_of(offsets: Tensor) -> Tensor:
     >>> rows_of(torch.tensor([0, 2, 2, 3]))
     tensor([0, 0, 2])
     """
-    return spread(torch.arange(len(offsets) - 1), offsets)
+    return spread(torch.arange(len(offsets) - 1, device="cpu"), offsets)
 
 
 def ranges(begins: Tensor, offsets: Tensor) -> Tensor:
@@ -199,7 +199,7 @@ def ranges(begins: Tensor, offsets: Tensor) -> Tensor:
     >>> ranges(torch.tensor([10, 20]), torch.tensor([0, 3, 5]))
     tensor([10, 11, 12, 20, 21])
     """
-    return torch.arange(int(offsets[-1])) + spread(begins - offsets[:-1], offsets)
+    return torch.arange(int(offsets[-1]), device="cpu") + spread(begins - offsets[:-1], offsets)
 
 
 def padded_positions(offsets: Tensor, steps: int, *, batch_first: bool) -> Tensor:
@@ -210,8 +210,8 @@ def padded_positions(offsets: Tensor, steps: int, *, batch_first: bool) -> Tenso
     >>> padded_positions(torch.tensor([0, 2, 3]), 4, batch_first=False)
     tensor([0, 2, 1])
     """
-    rows = torch.arange(len(offsets) - 1)
+    rows = torch.arange(len(offsets) - 1, device="cpu")
     if batch_first:
         return ranges(rows * steps, offsets)
-    tokens = torch.arange(int(offsets[-1]))
+    tokens = torch.arange(int(offsets[-1]), device="cpu")
     return tokens * len(rows) + spread(rows - offsets[:-1] * len(rows), offsets)

@@ -130,7 +130,7 @@ class Reduction(Selection):
         [tensor([2, 1]), tensor([3])]
         """
         mirrored = self.offsets[:-1] + self.offsets[1:] - 1
-        tokens = spread(mirrored, self.offsets) - torch.arange(self.num_tokens)
+        tokens = spread(mirrored, self.offsets) - torch.arange(self.num_tokens, device="cpu")
         return self._gather(tokens, self.offsets)
 
     def _filled(self, fill: float) -> Tensor:

@@ -84,7 +84,7 @@ class Regrouping(Selection):
         if isinstance(resets, list) and resets:
             entries = cast("list[Any]", resets)
             if all(isinstance(entry, bool) for entry in entries):
-                resets = torch.tensor(entries)
+                resets = torch.tensor(entries, device="cpu")
         if isinstance(resets, Core) or (isinstance(resets, Tensor) and resets.dtype == torch.bool):
             return self._token_flags(resets, "resets").nonzero().flatten()
         positions = as_integers(resets, argument="resets")
@@ -173,5 +173,5 @@ class Regrouping(Selection):
             raise ArgumentTypeError("rows", rows, "a tensor [B, *features]", "one row a sequence")
         counts = lengths.lengths if isinstance(lengths, Core) else lengths
         offsets = offsets_of(as_lengths(counts, batch_size=len(rows)))
-        tokens = spread(torch.arange(len(rows)), offsets)
+        tokens = spread(torch.arange(len(rows), device="cpu"), offsets)
         return cls._trusted(rows.index_select(0, tokens.to(rows.device)), offsets)

@@ -80,13 +80,15 @@ class Selection(Core):
                 "an int, a slice, integers [N] or a bool mask [B]",
                 "convert it to one of these",
             ) from None
-        row = int(self._in_range(torch.tensor([row])))
+        row = int(self._in_range(torch.tensor([row], device="cpu")))
         return self.values[int(self.offsets[row]) : int(self.offsets[row + 1])]
 
     def _slice(self, index: slice) -> Self:
         begin, end, step = index.indices(self.batch_size)
         if step != 1:
-            return self._select(torch.arange(self.batch_size)[list(range(begin, end, step))])
+            return self._select(
+                torch.arange(self.batch_size, device="cpu")[list(range(begin, end, step))]
+            )
         offsets = self.offsets[begin : max(begin, end) + 1]
         first, last = int(offsets[0]), int(offsets[-1])
         return self._trusted(self.values[first:last], offsets - first)
@@ -155,7 +157,7 @@ class Selection(Core):
         tensor([1, 1])
         """
         flags = self._token_flags(mask, "mask")
-        before = torch.zeros(self.num_tokens + 1, dtype=torch.int64)
+        before = torch.zeros(self.num_tokens + 1, dtype=torch.int64, device="cpu")
         torch.cumsum(flags, 0, out=before[1:])
         return self._gather(flags.nonzero().flatten(), before[self.offsets])
 
@@ -249,7 +251,7 @@ class Selection(Core):
             )
         rows = cls.cat(batches)
         # Row i of the result is row i of every batch: pieces i, B + i, 2 B + i, ...
-        order = torch.arange(len(rows)).reshape(len(batches), size).T.flatten()
+        order = torch.arange(len(rows), device="cpu").reshape(len(batches), size).T.flatten()
         lengths = rows.lengths.reshape(len(batches), size).sum(0)
         return cls._trusted(rows._select(order).values, offsets_of(lengths))
 
@@ -267,7 +269,7 @@ class Selection(Core):
         """
         if chunks < 1:
             raise ArgumentError("chunks", chunks, "at least 1", "use 1 to keep the batch whole")
-        parts = torch.arange(self.batch_size).chunk(chunks)
+        parts = torch.arange(self.batch_size, device="cpu").chunk(chunks)
         ends = itertools.accumulate(len(part) for part in parts)
         return [self[end - len(part) : end] for part, end in zip(parts, ends, strict=True)]
 
@@ -281,7 +283,7 @@ def _as_flags(index: Any) -> Tensor | None:
     if isinstance(index, list) and index:
         entries = cast("list[object]", index)
         if all(isinstance(entry, (bool, np.bool_)) for entry in entries):
-            return torch.tensor([bool(entry) for entry in entries])
+            return torch.tensor([bool(entry) for entry in entries], device="cpu")
     return None
 
 

@@ -1,0 +1,215 @@
+"""A batch is moved, copied, pickled, loaded and described as a tensor is."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, default_collate
+
+from unpad.errors import ArgumentError, ArgumentTypeError, RowIndexError, UnpadError
+from unpad.ragged import Ragged, as_lengths
+
+
+def three_rows() -> Ragged:
+    return Ragged(torch.randn(5, 2), [0, 2, 2, 5])
+
+
+def test_round_trips_change_nothing() -> None:
+    ragged = three_rows()
+    file = io.BytesIO()
+    torch.save(ragged, file)
+    for back in (
+        pickle.loads(pickle.dumps(ragged)),
+        copy.deepcopy(ragged),
+        copy.copy(ragged),
+        torch.load(io.BytesIO(file.getvalue()), weights_only=True),
+        ragged.clone(),
+        ragged.detach(),
+        ragged.cpu(),
+        ragged.contiguous(),
+        ragged.to("cpu"),
+        ragged.to(torch.float32),
+        ragged.double().float(),
+    ):
+        assert type(back) is Ragged
+        assert back.equal(ragged)
+        assert back.offsets.dtype == torch.int64
+
+
+def test_dtypes_and_devices_follow_the_values() -> None:
+    ragged = three_rows()
+    assert ragged.double().dtype == torch.float64
+    assert ragged.half().dtype == torch.float16
+    assert ragged.bfloat16().dtype == torch.bfloat16
+    assert ragged.long().dtype == torch.int64
+    assert ragged.to(torch.zeros(1).double()).dtype == torch.float64
+    meta = ragged.to("meta")
+    assert meta.device.type == "meta"
+    assert meta.lengths.tolist() == [2, 0, 3]
+
+
+def test_a_default_device_elsewhere_changes_nothing() -> None:
+    """Offsets stay on the CPU whatever torch's default device is."""
+    ragged = three_rows()
+    with torch.device("meta"):
+        padded = Ragged.from_padded(ragged.to_padded(), [2, 0, 3])
+        assert padded.offsets.device.type == "cpu"
+        assert padded.equal(ragged)
+        assert ragged.reverse().reverse().equal(ragged)
+        assert ragged.last().device.type == "cpu"
+        assert ragged.max().device.type == "cpu"
+        assert Ragged.from_packed(ragged[[0, 2]].to_packed()).equal(ragged[[0, 2]])
+        assert Ragged.cat([*ragged.chunks(2)], dim=1).equal(ragged)
+
+
+def test_gradients_are_switched_on_and_off_as_for_a_tensor() -> None:
+    ragged = three_rows()
+    assert ragged.requires_grad_() is ragged
+    assert ragged.requires_grad
+    (ragged * 2).sum().sum().backward()
+    assert torch.equal(ragged.values.grad, torch.full((5, 2), 2.0))
+    assert not ragged.detach().requires_grad
+    assert ragged.clone().requires_grad
+    assert copy.deepcopy(ragged).requires_grad
+    assert pickle.loads(pickle.dumps(ragged)).requires_grad
+
+
+def test_pinning_pins_or_says_what_torch_says() -> None:
+    ragged = three_rows()
+    assert not ragged.is_pinned()
+    if torch.cuda.is_available():
+        assert ragged.pin_memory().is_pinned()
+        assert ragged.cuda().equal(ragged.to("cuda"))
+    else:
+        with pytest.raises(RuntimeError, match=r"pin|accelerator"):
+            ragged.pin_memory()
+
+
+def test_a_batch_says_what_it_is() -> None:
+    ragged = three_rows()
+    assert (len(ragged), ragged.batch_size, ragged.num_tokens, ragged.max_length) == (3, 3, 5, 3)
+    assert ragged.shape == (3, None, 2)
+    assert ragged.feature_shape == (2,)
+    assert ragged.device.type == "cpu"
+    assert ragged.lengths.tolist() == [2, 0, 3]
+    assert repr(ragged) == (
+        "Ragged(3 sequences, 5 tokens, features=[2], float32, lengths=[2, 0, 3])"
+    )
+    many = Ragged(torch.zeros(100, requires_grad=True), range(101))
+    assert repr(many).endswith("lengths=[1, 1, 1, 1, 1, 1, 1, 1, ...], requires_grad=True)")
+    empty = Ragged(torch.zeros(0, 3), [0])
+    assert (len(empty), empty.num_tokens, empty.max_length, list(empty)) == (0, 0, 0, [])
+
+
+def test_a_batch_has_no_truth_but_a_hash() -> None:
+    ragged = three_rows()
+    with pytest.raises(ArgumentTypeError, match=r"len\(ragged\) > 0"):
+        bool(ragged == ragged)
+    assert len({ragged, ragged.clone()}) == 2
+    assert ragged.same_lengths(ragged.clone())
+    assert not ragged.equal(ragged + 1)
+    assert ragged.allclose(ragged + 1e-9)
+    assert not ragged.allclose(ragged + 1)
+    assert not ragged.allclose(ragged[:2])
+    nan = ragged * float("nan")
+    assert not nan.equal(nan)
+    assert nan.allclose(nan, equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    ("values", "offsets", "error", "message"),
+    [
+        (torch.zeros(3), [0, 2], ArgumentError, "0 to 3, the number of tokens"),
+        (torch.zeros(3), [1, 3], ArgumentError, "0 to 3"),
+        (torch.zeros(3), [0, 4], ArgumentError, "0 to 3"),
+        (torch.zeros(3), [], ArgumentError, "offsets"),
+        (torch.zeros(3), [0, 2, 1, 3], ArgumentError, "never decrease"),
+        (torch.zeros(3), [0.0, 3.0], ArgumentTypeError, "integers"),
+        (torch.zeros(3), [[0, 3]], ArgumentError, "one dimension"),
+        (torch.tensor(1.0), [0, 1], ArgumentError, "token"),
+        ([1.0, 2.0], [0, 2], ArgumentTypeError, "Ragged.from_list"),
+    ],
+)
+def test_offsets_that_do_not_fit_are_refused(
+    values: object, offsets: object, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        Ragged(values, offsets)  # type: ignore[arg-type]
+
+
+def test_with_values_needs_one_row_a_token() -> None:
+    with pytest.raises(ArgumentError, match=r"\[5, ...\]"):
+        three_rows().with_values(torch.zeros(4))
+
+
+class Rows(Dataset[tuple[Ragged, int]]):
+    """A batch as a dataset of its rows, each a batch of one."""
+
+    def __init__(self, ragged: Ragged) -> None:
+        self.ragged = ragged
+
+    def __len__(self) -> int:
+        return len(self.ragged)
+
+    def __getitem__(self, index: int) -> tuple[Ragged, int]:
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        return self.ragged[index : index + 1], index
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_plain_data_loader_makes_batches_of_rows(workers: int) -> None:
+    ragged = Ragged.from_lengths(torch.randn(21, 2), [3, 0, 5, 1, 8, 0, 4])
+    loader = DataLoader(Rows(ragged), batch_size=3, num_workers=workers)
+    batches = list(loader)
+    assert [len(batch) for batch, _ in batches] == [3, 3, 1]
+    assert Ragged.cat([batch for batch, _ in batches]).equal(ragged)
+    assert torch.cat([labels for _, labels in batches]).tolist() == list(range(7))
+
+
+def test_default_collate_reaches_batches_in_dicts() -> None:
+    rows = three_rows()
+    joined = default_collate([{"x": rows[:1]}, {"x": rows[1:]}])
+    assert joined["x"].equal(rows)
+
+
+def test_errors_carry_four_parts_and_survive_pickling() -> None:
+    for error in (
+        ArgumentError("lengths", [1, -2], "lengths >= 0", "use 0"),
+        ArgumentTypeError("lengths", torch.arange(3.0), "integers", "convert them"),
+        RowIndexError("index", 9, "-1 to 0", "look at len(ragged)"),
+    ):
+        back = pickle.loads(pickle.dumps(error))
+        assert type(back) is type(error)
+        assert str(back) == str(error)
+        assert isinstance(error, UnpadError)
+    assert issubclass(ArgumentError, ValueError)
+    assert issubclass(ArgumentTypeError, TypeError)
+    long = str(ArgumentError("lengths", torch.arange(1000), "x", "y"))
+    assert "int64 tensor of shape [1000]" in long
+    assert len(str(ArgumentError("lengths", list(range(1000)), "x", "y"))) < 200
+
+
+def test_as_lengths_copies_what_it_was_given() -> None:
+    given = torch.tensor([1, 2], dtype=torch.int32)
+    checked = as_lengths(given, batch_size=2, max_length=2)
+    assert (checked.dtype, checked.tolist()) == (torch.int64, [1, 2])
+    assert as_lengths([], batch_size=0).shape == (0,)
+    with pytest.raises(ArgumentError, match="`steps`"):
+        as_lengths([1, -1], argument="steps")
+
+
+def test_the_core_needs_no_pyarrow() -> None:
+    """Importing and using a batch leaves the extras alone."""
+    code = (
+        "import sys; sys.modules['pyarrow'] = None\n"
+        "import torch; from unpad.ragged import Ragged\n"
+        "assert Ragged.from_list([torch.zeros(2)]).reverse().to_padded().shape == (1, 2)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
