@@ -54,7 +54,7 @@ class Work:
     stream_widths: tuple[int, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Scheduled:
     """A pass, and which matrices (number, transposed) and shared vectors of the step it wants."""
 
@@ -186,6 +186,8 @@ class _Layout:
             for number in (left, grad):
                 if number is not None:
                     self.readers[self.base(number)[0]].add(REDUCE)
+        for number, _ in self.work.writes:
+            self.readers[self.base(number)[0]].add(self.position[number])
         for i, recurrence in enumerate(self.work.recurrences):
             self.readers[self.base(recurrence.new)[0]].add(2 * self.level[i] - 1)
 
@@ -232,6 +234,8 @@ class _Layout:
             width = self.graph[part].width
             free = not self.is_leaf(part) and self.graph[part].op not in VIEWS
             free = free and part not in streams and part not in nexts and part not in self.place
+            lasting = self.buffers[place.buffer].kind != Kind.SCRATCH
+            free = free and (lasting or self.readers[part] <= {self.position[number]})
             if free and part not in self.skipped and self.position[part] == self.position[number]:
                 self.place[part] = Operand(place.buffer, at, width)
             at += width

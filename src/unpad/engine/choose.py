@@ -15,9 +15,10 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from unpad.compiler.build import Compiled, compile_cell
+from unpad.compiler.schedule import Scheduled
 from unpad.compiler.step import Noise
 from unpad.compiler.trace import Refused
-from unpad.engine import autograd, eager, torch_engine
+from unpad.engine import autograd, eager, native_engine, torch_engine
 from unpad.errors import ArgumentError
 from unpad.nest import Nest, leaves, rebuild
 
@@ -85,12 +86,12 @@ def run(
         if isinstance(compiled, Refused):
             return eager.run(cell, x, offsets, state, reverse=reverse, return_states=return_states)
         matrices, shared = compiled.once.run(tensors)
-    native = False
+    native = name != "torch" and _native_takes(x, name)
     flat = [leaf.reshape(len(leaf), -1) for leaf in leaves(state)]
     call = autograd.Call(
         compiled=compiled,
-        run_pass=_torch_pass,
-        allocate=_torch_allocate,
+        run_pass=_native_pass if native else _torch_pass,
+        allocate=_native_allocate if native else _torch_allocate,
         offsets=offsets,
         reverse=reverse,
         return_states=return_states,
@@ -128,7 +129,45 @@ def _unit_columns(x: Tensor) -> Tensor:
     return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
 
 
-def _torch_pass(scheduled: Any, frame: torch_engine.Frame) -> None:
+def _native_takes(x: Tensor, name: str) -> bool:
+    takes = x.is_cpu and x.dtype in (torch.float32, torch.float64)
+    if takes and native_engine.available():
+        return True
+    reason = native_engine.unavailable_reason() if takes else f"it takes float32 and float64 on a CPU"
+    if name == "native":
+        raise ArgumentError("engine", f"native, for {x.dtype} on {x.device}", reason, 'use "auto"')
+    if takes:
+        _warn_once(f"cells run on the torch engine, which is slower: {reason}", RuntimeWarning)
+    return False
+
+
+_native_passes: weakref.WeakKeyDictionary[Scheduled, native_engine.NativePass]
+_native_passes = weakref.WeakKeyDictionary()
+
+
+def _native_pass(scheduled: Scheduled, frame: torch_engine.Frame) -> None:
+    program = _native_passes.get(scheduled)
+    if program is None:
+        program = _native_passes[scheduled] = native_engine.NativePass(scheduled.program)
+    unused = next(t for t in frame.streams if t is not None)
+    program.run(
+        dtype=unused.dtype,
+        offsets=frame.offsets,
+        streams=[unused if t is None else t for t in frame.streams],
+        shared=frame.shared,
+        matrices=frame.matrices,
+        accumulators=frame.accumulators,
+        initial=frame.initial,
+        final=frame.final,
+        reverse=frame.direction < 0,
+    )
+
+
+def _native_allocate(rows: int, width: int, like: Tensor) -> Tensor:
+    return native_engine.empty(rows, width, like.dtype)
+
+
+def _torch_pass(scheduled: Scheduled, frame: torch_engine.Frame) -> None:
     torch_engine.run_pass(scheduled.program, frame)
 
 
@@ -181,10 +220,14 @@ def _compile(cell: nn.Module, x: Tensor, state: Nest) -> Compiled | Refused:
         return compile_cell(cell, x, state)
     except Refused as refused:
         text = f"{type(cell).__name__} runs in the eager loop, step by step: {refused}"
-        if text not in _warned:
-            _warned.add(text)
-            warnings.warn(text, UncompiledCellWarning, stacklevel=4)
+        _warn_once(text, UncompiledCellWarning)
         return refused
+
+
+def _warn_once(text: str, category: type[Warning]) -> None:
+    if text not in _warned:
+        warnings.warn(text, category, stacklevel=5)
+        _warned.add(text)
 
 
 def _key(cell: nn.Module, x: Tensor, state: Nest) -> Any:
