@@ -7,7 +7,9 @@ PYTHON_CANDIDATES ?= python3.11 /usr/bin/python3.11 python3.12 python3.13 python
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 INSTALL := $(PIP) install --quiet --constraint constraints.txt
 CPP_FILES := $(wildcard csrc/*.cpp csrc/*.h csrc/*/*.cpp csrc/*/*.h)
-NATIVE_SOURCES := $(wildcard CMakeLists.txt csrc/* csrc/*/* cmake/*)
+NATIVE_SOURCES := $(wildcard CMakeLists.txt csrc/* csrc/*/*)
+# A new package (not a new module) is seen by the editable install only after another one.
+PACKAGES := $(wildcard src/unpad/__init__.py src/unpad/*/__init__.py)
 EXTRAS ?= train,dev
 PYTEST_PARALLEL ?= --numprocesses auto --dist worksteal
 PYTEST_ARGS ?=
@@ -40,7 +42,7 @@ $(VENV)/.stamp-requirements: $(VENV)/.stamp-venv pyproject.toml constraints.txt 
 	$(INSTALL) --requirement $(VENV)/requirements.txt
 	@touch $@
 
-$(VENV)/.stamp-build: $(VENV)/.stamp-requirements pyproject.toml $(NATIVE_SOURCES)
+$(VENV)/.stamp-build: $(VENV)/.stamp-requirements pyproject.toml $(NATIVE_SOURCES) $(PACKAGES)
 	PATH="$(abspath $(BIN)):$$PATH" $(PIP) install --quiet --no-deps --no-build-isolation --editable .
 	@$(BIN)/python -c 'from importlib.util import find_spec as find; print("unpad is installed", \
 	  "with its native engine" if find("unpad._native") else "WITHOUT its native engine: no compiler")'
