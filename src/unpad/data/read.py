@@ -30,7 +30,7 @@ CHUNK = 1024
 
 
 def read(path: str | Path, roles: Roles | None = None) -> SequenceTable:
-    r"""All sequences of a Parquet, JSONL, CSV, TSV or text file (JSONL, CSV, TSV, TXT also ``.gz``).
+    r"""All sequences of a Parquet, JSONL, CSV, TSV or text file (all but Parquet also ``.gz``).
 
     ``roles`` names columns; what it leaves open is found by the rules of `unpad.data.roles`.
     Raises `DataError` (file, place, column, remedy); an empty sequence is a row of length 0.

@@ -1,8 +1,8 @@
 """Sequences in Arrow: one row a sequence, the steps in a list column, no padding.
 
 A `SequenceTable` wraps a `pyarrow.Table` with the columns ``sequence`` (always), ``label``,
-``id`` and ``split`` (strings, where the file has them) and ``place`` (the line or row it came from, so that
-an error can point at it). Filtering, taking and joining are Arrow's; nothing is copied to read it.
+``id`` and ``split`` (strings, where the file has them) and ``place`` (its line or row in the file,
+so that an error can point at it). Filtering, taking and joining are Arrow's; nothing is copied to read it.
 """
 
 from __future__ import annotations
@@ -83,6 +83,10 @@ class SequenceTable:
         column = self.column("sequence")
         assert column is not None
         return column.to_pylist()
+
+    def lengths(self) -> Integers:
+        """Lengths [B] in steps or tokens (not for text, whose tokens are a choice)."""
+        return np.diff(self._flat()[0])
 
     def place(self, row: int) -> str:
         """Where row ``row`` stands in its file, for messages."""

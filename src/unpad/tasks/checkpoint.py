@@ -85,7 +85,7 @@ class SafetensorsIO(CheckpointIO):
         try:
             with safe_open(path, "pt") as file:
                 plain = json.loads(file.metadata()["checkpoint"])
-                return unflatten({name: file.get_tensor(name) for name in file.keys()}, plain)
+                return unflatten({name: file.get_tensor(name) for name in list(file.keys())}, plain)
         except (SafetensorError, KeyError, TypeError, ValueError) as error:
             raise RunError(
                 f"{path}: no usable checkpoint ({error}); train again into another folder"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, cast
 
 import numpy as np
@@ -30,8 +31,8 @@ class Preparation:
 
     Numbers are standardised by ``mean`` and ``scale`` [F] of the training set. With ``per_series``
     each series is first taken by its own mean and scale; the logarithms of its scale and of its
-    largest value follow as two constant features, since they may tell classes apart. ``frame`` steps
-    then make one. Text becomes ids of ``vocabulary``.
+    largest value follow as two constant features, since they may tell classes apart. Then ``frame``
+    steps make one. Text becomes ids of ``vocabulary``.
     """
 
     kind: str
@@ -215,19 +216,19 @@ def _vocabulary(table: SequenceTable, settings: ModelSettings) -> Vocabulary:
 
 def _rows(tokens: list[str], offsets: Integers) -> list[list[str]]:
     bounds = offsets.tolist()
-    return [tokens[i:j] for i, j in zip(bounds[:-1], bounds[1:], strict=True)]
+    return [tokens[i:j] for i, j in pairwise(bounds)]
 
 
 def _choose_frame(features: int, offsets: Integers) -> int:
     median = float(np.median(np.diff(offsets)))
-    return max(1, round(median / FRAMES_PER_SERIES)) if features == 1 and median > LONG_SERIES else 1
+    return (
+        max(1, round(median / FRAMES_PER_SERIES)) if features == 1 and median > LONG_SERIES else 1
+    )
 
 
 def _wild(values: Floats, offsets: Integers) -> bool:
     scales = [
-        float(values[i:j].std(dtype=np.float64))
-        for i, j in zip(offsets[:-1], offsets[1:], strict=True)
-        if j > i
+        float(values[i:j].std(dtype=np.float64)) for i, j in pairwise(offsets.tolist()) if j > i
     ]
     low, high = np.quantile(scales, [0.05, 0.95])
     return bool(high > WILD_SCALES * low)

@@ -21,11 +21,9 @@ from unpad.errors import ArgumentError
 from unpad.tasks.callbacks import BestWeights, Checkpoint, History, RandomState, Row, Watcher
 from unpad.tasks.checkpoint import SafetensorsIO
 from unpad.tasks.module import ClassifierModule
+from unpad.tasks.run_folder import LAST
 from unpad.tasks.saved import Classifier
 from unpad.tasks.settings import TrainingSettings
-
-LAST = "last.safetensors"
-"""The training state after the last whole epoch."""
 
 
 @dataclass(frozen=True)
@@ -58,9 +56,7 @@ def split_off(
     return table.take(rest), table.take(np.sort(chosen))
 
 
-def _keeping_labels(
-    order: np.ndarray, labels: list[str | None], count: int
-) -> np.ndarray:
+def _keeping_labels(order: np.ndarray, labels: list[str | None], count: int) -> np.ndarray:
     """The first ``count`` rows of ``order`` that are not the last one of their label."""
     left: dict[str | None, int] = {}
     for label in labels:
@@ -86,7 +82,7 @@ def train(
     watcher: Watcher | None = None,
     tensorboard: bool = True,
 ) -> Training:
-    """Train ``classifier`` in place; the best weights, the state to resume and logs go to ``folder``.
+    """Train ``classifier`` in place; best weights, the state to resume and logs go to ``folder``.
 
     The weights in memory are those of the last epoch, the ones in ``folder`` the best. Random
     numbers come from torch's generators, seeded by ``settings.seed``, whose state is put back at

@@ -1,0 +1,41 @@
+"""The commands, put together."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from unpad.cli.console import out
+from unpad.cli.evaluate import evaluate
+from unpad.cli.predict import predict
+from unpad.cli.profile import profile
+from unpad.cli.train import classify
+from unpad.tasks.saved import version
+
+app = typer.Typer(
+    help="Recurrent networks over sequences of any length, with no padding.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+train = typer.Typer(help="Train a model on a data file.", no_args_is_help=True)
+app.add_typer(train, name="train")
+train.command("classify")(classify)
+for command in (profile, evaluate, predict):
+    app.command()(command)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        out.print(f"unpad {version()}", highlight=False)
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None: ...

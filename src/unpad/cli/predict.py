@@ -1,0 +1,68 @@
+"""``unpad predict``: labels for new sequences, a JSON line each."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import IO, Annotated, Any
+
+import typer
+
+from unpad.cli import console
+from unpad.tasks.atomic import write_atomically
+
+
+def predict(
+    run: Annotated[Path, typer.Argument(help="Folder of a trained run.")],
+    data: Annotated[Path, typer.Argument(help="File formed like the training data.")],
+    sequence: console.Sequence = None,
+    identity: console.Id = None,
+    time: console.Time = None,
+    features: console.Features = None,
+    result: Annotated[
+        Path | None, typer.Option("--out", help="Write here instead of standard output.")
+    ] = None,
+    probabilities: Annotated[
+        bool, typer.Option("--probabilities", help="Give those of all labels.")
+    ] = False,
+) -> None:
+    """Label every sequence of DATA: JSON lines with id, label and probability.
+
+    DATA is read as a stream, so that a file of any size takes the same memory.
+    """
+    from unpad.tasks.classify import merge_roles
+    from unpad.tasks.classify import predict as label_all
+    from unpad.tasks.saved import Classifier
+
+    classifier = Classifier.load(run)
+    roles = merge_roles(
+        console.roles_of(sequence, None, identity, time, features), classifier.roles
+    )
+    rows = label_all(classifier, data, roles, probabilities=probabilities)
+    if result is None:
+        _to_standard_output(rows)
+        return
+
+    def write(temporary: Path) -> None:
+        with temporary.open("w", encoding="utf-8") as file:
+            _write(rows, file)
+
+    write_atomically(result, write)
+
+
+def _write(rows: Iterable[dict[str, Any]], file: IO[str]) -> None:
+    for row in rows:
+        file.write(json.dumps(row, ensure_ascii=False) + "\n")
+
+
+def _to_standard_output(rows: Iterable[dict[str, Any]]) -> None:
+    try:
+        _write(rows, sys.stdout)
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader (head, say) has had enough: that is no error
+        with contextlib.suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

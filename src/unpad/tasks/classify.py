@@ -1,0 +1,243 @@
+"""The job itself: from data files to a run folder, and from a run folder to scores and labels."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from unpad.data import DataError, Roles, SequenceTable, profile_lengths, read, stream
+from unpad.data.table import digest
+from unpad.tasks.callbacks import Row, Watcher
+from unpad.tasks.prepare import Preparation
+from unpad.tasks.run_folder import RunFolder
+from unpad.tasks.saved import Classifier
+from unpad.tasks.settings import ModelSettings, TrainingSettings
+from unpad.tasks.training import Training, split_off, train
+
+SPLITS = {
+    "train": ("train", "training"),
+    "valid": ("valid", "validation", "val", "dev"),
+    "test": ("test",),
+}
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to train: files, columns, settings. ``valid`` None: a split of ``data`` or split off."""
+
+    data: str | Path
+    out: str | Path
+    valid: str | Path | None = None
+    roles: Roles = field(default_factory=Roles)
+    model: ModelSettings = field(default_factory=ModelSettings)
+    training: TrainingSettings = field(default_factory=TrainingSettings)
+    command: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Scores:
+    """How a classifier does on labelled sequences.
+
+    ``confusion`` [classes, classes] counts true (rows) against predicted (columns) labels.
+    """
+
+    sequences: int
+    accuracy: float
+    loss: float
+    labels: tuple[str, ...]
+    confusion: list[list[int]]
+
+    def by_label(self) -> list[dict[str, Any]]:
+        """Sequences, precision, recall and F1 of each label (0 where undefined)."""
+        table = np.array(self.confusion)
+        rows: list[dict[str, Any]] = []
+        for i, label in enumerate(self.labels):
+            hit, true, said = int(table[i, i]), int(table[i].sum()), int(table[:, i].sum())
+            rows.append({
+                "label": label,
+                "sequences": true,
+                "precision": hit / said if said else 0.0,
+                "recall": hit / true if true else 0.0,
+                "f1": 2 * hit / (true + said) if true + said else 0.0,
+            })  # fmt: skip
+        return rows
+
+
+def train_classifier(
+    job: Job, *, resume: bool = False, watcher: Watcher | None = None
+) -> dict[str, Any]:
+    """Train as ``job`` says and fill its folder; returns the record of ``run.json``.
+
+    Its "status" is "finished", or "interrupted" after Ctrl-C: then ``resume=True`` goes on from the
+    last whole epoch and ends with the very weights of a run that was never stopped.
+    Raises `DataError`, `ArgumentError` and `RunError` before any training.
+    """
+    training_table, valid_table = _tables(job)
+    preparation = Preparation.fit(training_table, job.model)
+    data = preparation.dataset(training_table)
+    valid = None if valid_table is None else preparation.dataset(valid_table)
+    run = RunFolder(job.out)
+    run.begin(_facts(job, data.lengths.numpy(), valid_table), resume=resume)
+    columns = replace(job.roles, label=None, split=None, features=training_table.source.features)
+    with torch.random.fork_rng():
+        torch.manual_seed(job.training.seed)
+        classifier = Classifier.build(preparation, job.model, columns)
+    classifier.save_config(run.path)
+    result = train(
+        classifier, data, valid, job.training, run.path,
+        resume=resume and run.can_resume, watcher=_Recorder(run, watcher),
+    )  # fmt: skip
+    if result.interrupted:
+        run.end("interrupted")
+        return run.record
+    best = Classifier.load(run.path)
+    results = _results(result)
+    if valid_table is not None:
+        scores = evaluate(best, valid_table)
+        results |= {"valid_accuracy": scores.accuracy, "valid_loss": scores.loss}
+    run.end("finished", results=results)
+    return run.record
+
+
+def evaluate(classifier: Classifier, table: SequenceTable) -> Scores:
+    """Score a classifier on a labelled table. Raises `DataError` for a label it does not know."""
+    labels = classifier.preparation.labels
+    truth = classifier.preparation.dataset(table).labels.numpy()
+    chances = classifier.probabilities(table)
+    said = chances.argmax(axis=1)
+    confusion = np.zeros((len(labels), len(labels)), np.int64)
+    np.add.at(confusion, (truth, said), 1)
+    likelihood = np.log(np.maximum(chances[np.arange(len(truth)), truth], 1e-38))
+    return Scores(
+        len(table), float((said == truth).mean()), float(-likelihood.mean()), labels,
+        confusion.tolist(),
+    )  # fmt: skip
+
+
+def predict(
+    classifier: Classifier, path: str | Path, roles: Roles, *, probabilities: bool = False
+) -> Iterator[dict[str, Any]]:
+    """Label the sequences of a file one after the other, in constant memory.
+
+    Gives ``{"id", "label", "probability"}`` (and all ``"probabilities"`` by label on request); the
+    id is the file's, or the number of the sequence from 0 on.
+    """
+    labels, done = classifier.preparation.labels, 0
+    for table in stream(path, roles):
+        chances = classifier.probabilities(table)
+        for row, (name, chance) in enumerate(zip(table.strings("id"), chances, strict=True)):
+            best = int(chance.argmax())
+            line: dict[str, Any] = {
+                "id": done + row if name is None else name,
+                "label": labels[best],
+                "probability": round(float(chance[best]), 6),
+            }
+            if probabilities:
+                line["probabilities"] = {
+                    label: round(float(p), 6) for label, p in zip(labels, chance, strict=True)
+                }
+            yield line
+        done += len(table)
+
+
+def part_of(table: SequenceTable, part: str) -> SequenceTable:
+    """The rows of split ``part`` ("train", "valid", "test"); all where the file has none such."""
+    found = _split_name(table, part)
+    return table if found is None else table.of_split(found)
+
+
+def merge_roles(asked: Roles, saved: Roles) -> Roles:
+    """The user's columns, filled up by those that the classifier was trained on."""
+    if asked.sequence or asked.features:
+        return asked
+    return replace(
+        asked,
+        sequence=saved.sequence,
+        features=saved.features,
+        id=asked.id or saved.id,
+        time=asked.time or saved.time,
+    )
+
+
+def _split_name(table: SequenceTable, part: str) -> str | None:
+    return next((s for s in table.splits() if s.lower() in SPLITS[part]), None)
+
+
+def _tables(job: Job) -> tuple[SequenceTable, SequenceTable | None]:
+    table = read(job.data, job.roles)
+    if job.valid is not None:
+        valid = read(job.valid, job.roles)
+        return part_of(table, "train"), part_of(valid, "valid")
+    if _split_name(table, "train") and _split_name(table, "valid"):
+        return part_of(table, "train"), part_of(table, "valid")
+    chosen = part_of(table, "train")
+    fraction = job.training.valid_fraction
+    if fraction > 0 and len(chosen) < 2:
+        raise DataError(
+            job.data, "one sequence cannot be split", "give more, or --valid-fraction 0"
+        )
+    return split_off(chosen, fraction, job.training.seed)
+
+
+def _facts(job: Job, lengths: Any, valid: SequenceTable | None) -> dict[str, Any]:
+    files: dict[str, Any] = {"train": _file(job.data, len(lengths))}
+    if valid is not None:
+        files["valid"] = _file(job.valid or job.data, len(valid))
+    return {
+        "command": list(job.command),
+        "settings": {
+            "model": job.model.to_dict(),
+            "training": job.training.to_dict(),
+            "columns": {
+                k: list(v) if isinstance(v, tuple) else v for k, v in vars(job.roles).items()
+            },
+        },
+        "data": files,
+        "lengths": profile_lengths(lengths).to_dict(),
+    }
+
+
+def _file(path: str | Path, sequences: int) -> dict[str, Any]:
+    return {"path": str(path), "sha256": digest(path), "sequences": sequences}
+
+
+class _Recorder:
+    """Keeps metrics.jsonl and the curve up to date, and passes everything on."""
+
+    def __init__(self, run: RunFolder, watcher: Watcher | None) -> None:
+        self.run, self.watcher, self.rows = run, watcher, _rows(run)
+
+    def batch(self, epoch: int, done: int, batches: int) -> None:
+        if self.watcher is not None:
+            self.watcher.batch(epoch, done, batches)
+
+    def epoch(self, row: Row) -> None:
+        self.rows = [*(r for r in self.rows if r["epoch"] < row["epoch"]), row]
+        self.run.show_epochs(self.rows)
+        if self.watcher is not None:
+            self.watcher.epoch(row)
+
+
+def _rows(run: RunFolder) -> list[Row]:
+    path = run.path / "metrics.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+
+
+def _results(result: Training) -> dict[str, Any]:
+    tokens = sum(int(row["tokens"]) for row in result.rows)
+    padded = sum(int(row["padded_steps"]) for row in result.rows)
+    seconds = sum(float(row["seconds"]) for row in result.rows)
+    return {
+        "epochs": len(result.rows),
+        "best_epoch": result.best_epoch,
+        "tokens": tokens,
+        "seconds": seconds,
+        "tokens_per_second": tokens / seconds if seconds else 0.0,
+        "padding_avoided": 1 - tokens / padded if padded else 0.0,
+    }
