@@ -23,8 +23,9 @@ from unpad.compiler.simplify import simplify
 from unpad.compiler.step import Step
 from unpad.compiler.trace import Leaf, Refused, Trace, find_leaves, record
 
-# Two numbers of rows for the two traces whose steps must be equal; primes that rarely divide a size.
-ROWS = ((13, 17), (29, 31), (61, 67))
+# Numbers of rows for the two traces whose steps must be equal: primes, so that an axis of rows is
+# known by its size. Those that divide a size of the cell are left out.
+PRIMES = (13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97)
 
 _traces = 0
 
@@ -230,7 +231,7 @@ def compile_cell(cell: nn.Module, x: Tensor, state: nest.Nest) -> Compiled:
     global _traces
     _traces += 1
     failure: Exception | None = None
-    for pair in ROWS:
+    for pair in _row_numbers(cell, x, state):
         traces = [_trace(cell, x, state, rows) for rows in pair]
         try:
             lowered = [Lowering(trace, x.dtype) for trace in traces]
@@ -243,6 +244,15 @@ def compile_cell(cell: nn.Module, x: Tensor, state: nest.Nest) -> Compiled:
         failure = Refused("the cell's computation depends on the number of rows")
     assert failure is not None
     raise failure
+
+
+def _row_numbers(cell: nn.Module, x: Tensor, state: nest.Nest) -> list[tuple[int, int]]:
+    """Three pairs to try: a size that the cell makes up can still be a multiple of one."""
+    sizes = {size for t in (*cell.parameters(), *cell.buffers()) for size in t.shape}
+    sizes |= {size for t in (x, *nest.leaves(state)) for size in t.shape[1:]}
+    free = [p for p in PRIMES if all(size % p or not size for size in sizes)]
+    free += [101, 103, 107, 109, 113, 127]
+    return [(free[i], free[i + 1]) for i in (0, 2, 4)]
 
 
 def _trace(cell: nn.Module, x: Tensor, state: nest.Nest, rows: int) -> Trace:

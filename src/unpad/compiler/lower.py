@@ -127,9 +127,7 @@ class Lowering:
     def run(self) -> Step:
         widths: list[int] = []
         for number in range(self.trace.inputs):
-            dims = self.dims(self.trace.shapes[number])
-            if not dims or not dims[0].rows:
-                raise Refused("x and every state need the rows as their first axis")
+            dims = (Dim(1, True), *(Dim(size) for size in self.trace.shapes[number][1:]))
             widths.append(math.prod(features(dims)))
             op = "x" if number == 0 else "state"
             node = self.graph.leaf(op, widths[-1], max(number - 1, 0))
