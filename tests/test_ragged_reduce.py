@@ -91,6 +91,14 @@ def test_max_of_nan_infinities_integers_and_bools() -> None:
     assert flags.sum().tolist() == [1, 0]
 
 
+def test_max_is_the_same_with_and_without_a_gradient() -> None:
+    ragged = ragged_of([3, 0, 5])
+    ragged.values[1, 0] = float("nan")
+    with_gradient = ragged.clone().requires_grad_().max(fill=-1)
+    torch.testing.assert_close(ragged.max(fill=-1), with_gradient.detach(), equal_nan=True)
+    assert with_gradient[0, 0].isnan()
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_sums_do_not_stall(dtype: torch.dtype) -> None:
     """4,000 ones added in half precision one by one would stop at 2,048 (bfloat16: 256)."""

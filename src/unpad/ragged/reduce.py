@@ -97,27 +97,38 @@ class Reduction(Selection):
         >>> Ragged(torch.tensor([1., 2., 3.]), [0, 2, 2, 3]).max()
         tensor([2., 0., 3.])
         """
+        largest = self._largest(fill)
+        if not (self.requires_grad and torch.is_grad_enabled()):
+            return largest
         rows = self.lengths.nonzero().flatten().to(self.device)
-        tokens = self._largest_tokens().index_select(0, rows)
+        tokens = self._first_equal(largest).index_select(0, rows)
         return self._filled(fill).index_copy(0, rows, self.values.gather(0, tokens))
 
     @torch.no_grad()
-    def _largest_tokens(self) -> Tensor:
-        """Return the first token [B, *features] that holds each maximum; T for an empty row."""
-        flat = rows_of(self.offsets).to(self.device)
-        rows = flat.reshape(-1, *[1] * len(self.feature_shape)).expand_as(self.values)
-        values = self.values.int() if self.dtype == torch.bool else self.values
-        shape = (self.batch_size, *self.feature_shape)
-        largest = values.new_zeros(shape).scatter_reduce(
-            0, rows, values, "amax", include_self=False
-        )
-        # A NaN is equal to nothing, itself included: it counts as found wherever it stands.
-        found = (values == largest.index_select(0, flat)) | (values != values)
-        tokens = torch.arange(self.num_tokens, device=self.device)
-        tokens = tokens.reshape(-1, *[1] * len(self.feature_shape))
-        candidates = torch.where(found, tokens, self.num_tokens)
-        first = torch.full(shape, self.num_tokens, device=self.device)
-        return first.scatter_reduce(0, rows, candidates, "amin")
+    def _largest(self, fill: float) -> Tensor:
+        # torch's scatter has no "amax" for bools.
+        values = self.values.to(torch.uint8) if self.dtype == torch.bool else self.values
+        totals = values.new_full((self.batch_size, *self.feature_shape), fill)
+        rows = self._per_feature(rows_of(self.offsets).to(self.device))
+        largest = totals.scatter_reduce(0, rows, values, "amax", include_self=False)
+        return largest.to(self.dtype)
+
+    @torch.no_grad()
+    def _first_equal(self, largest: Tensor) -> Tensor:
+        """Return the first token [B, *features] that holds its row's maximum; T if none does."""
+        rows = rows_of(self.offsets).to(self.device)
+        found = self.values == largest.index_select(0, rows)
+        if bool(largest.isnan().any()):
+            found |= self.values.isnan()  # a NaN is not equal to itself
+        # Token numbers as float64, exact to 2**53: torch scatters int64 twelve times as slowly.
+        tokens = torch.arange(self.num_tokens, dtype=torch.float64, device=self.device)
+        candidates = torch.where(found, self._per_feature(tokens), float(self.num_tokens))
+        first = torch.full_like(largest, self.num_tokens, dtype=torch.float64)
+        return first.scatter_reduce(0, self._per_feature(rows), candidates, "amin").long()
+
+    def _per_feature(self, per_token: Tensor) -> Tensor:
+        """View one entry a token [T] as one for each of its features [T, *features]."""
+        return per_token.reshape(-1, *[1] * len(self.feature_shape)).expand_as(self.values)
 
     def reverse(self) -> Self:
         """Turn each sequence around: row i's last token comes first. Twice gives the batch back.
