@@ -418,17 +418,27 @@ void pack_matrices(const Shared<T>& s, int thread, int n_threads) {
 
 // Rows of each accumulator over threads; the parts of one number are added in order of thread.
 template <class T>
-void add_accumulators(const Shared<T>& s, const Worker<T>& first, int thread, int n) {
+void add_accumulators(const Shared<T>& s, const Worker<T>& first, int thread, int n, int parts) {
   const int64_t part_stride = s.worker_bytes / static_cast<int64_t>(sizeof(T));
   for (size_t i = 0; i < s.program.accumulators.size(); ++i) {
     const Matrix& m = s.program.accumulators[i];
     const int a = static_cast<int>(i);
     T* total = reinterpret_cast<T*>(s.call.accumulators[i]);
     for (int64_t row = m.rows * thread / n; row < m.rows * (thread + 1) / n; ++row) {
-      s.kernels.add_parts(first.accumulator(a) + row * first.accumulator_stride(a), n, part_stride,
-                          m.cols, total + row * m.cols);
+      s.kernels.add_parts(first.accumulator(a) + row * first.accumulator_stride(a), parts,
+                          part_stride, m.cols, total + row * m.cols);
     }
   }
+}
+
+// A barrier among threads costs nothing on an idle machine and a time slice on a busy one: sizes
+// below this are handled by one thread, in less than 100 us, outside of the parallel region.
+constexpr int64_t kWorthSharing = 400'000;
+
+int64_t numbers_in(const std::vector<Matrix>& matrices) {
+  int64_t n = 0;
+  for (const Matrix& m : matrices) n += m.rows * m.cols;
+  return n;
 }
 
 std::vector<Slots> plan_slots(const Batch& batch, int n) {
@@ -481,11 +491,17 @@ void execute_as(const Program& p, const Call& call, const Kernels<T>& kernels) {
     workers.emplace_back(shared, slots[static_cast<size_t>(i)],
                          lease.data() + bump.used() + i * shared.worker_bytes);
   }
-  run_stages(3, n, [&](int stage, int i) {
+  const bool share_packing = numbers_in(p.matrices) > kWorthSharing;
+  const bool share_adding = numbers_in(p.accumulators) > kWorthSharing;
+  const FlushDenormals flush;
+  if (!share_packing) pack_matrices(shared, 0, 1);
+  const int first = share_packing ? 0 : 1, last = share_adding ? 2 : 1;
+  run_stages(first, last, n, [&](int stage, int i) {
     if (stage == 0) pack_matrices(shared, i, n);
     if (stage == 1) workers[static_cast<size_t>(i)].run();
-    if (stage == 2) add_accumulators(shared, workers[0], i, n);
+    if (stage == 2) add_accumulators(shared, workers[0], i, n, n);
   });
+  if (!share_adding) add_accumulators(shared, workers[0], 0, 1, n);
 }
 
 }  // namespace

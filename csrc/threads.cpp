@@ -26,24 +26,24 @@ int most_threads() {
 #endif
 }
 
-void run_stages(int stages, int n, const std::function<void(int, int)>& work) {
+void run_stages(int first, int last, int n, const std::function<void(int, int)>& work) {
   const auto member = [&](int stage, int thread, int team) {
     const FlushDenormals flush;
     for (int i = thread; i < n; i += team) work(stage, i);
   };
-  if (n == 1) {
-    for (int stage = 0; stage < stages; ++stage) member(stage, 0, 1);
+#ifdef _OPENMP
+  if (n > 1) {
+#pragma omp parallel num_threads(n)
+    for (int stage = first; stage <= last; ++stage) {
+      member(stage, omp_get_thread_num(), omp_get_num_threads());
+      if (stage < last) {
+#pragma omp barrier
+      }
+    }
     return;
   }
-#ifdef _OPENMP
-#pragma omp parallel num_threads(n)
-  for (int stage = 0; stage < stages; ++stage) {
-    member(stage, omp_get_thread_num(), omp_get_num_threads());
-#pragma omp barrier
-  }
-#else
-  for (int stage = 0; stage < stages; ++stage) member(stage, 0, 1);
 #endif
+  for (int stage = first; stage <= last; ++stage) member(stage, 0, 1);
 }
 
 }  // namespace unpad

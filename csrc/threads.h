@@ -15,9 +15,9 @@ namespace unpad {
 // that was forked (OpenMP's threads do not survive a fork).
 int most_threads();
 
-// work(stage, i) for every stage and every i < n, one parallel region, a barrier after each stage.
-// `work` must not throw.
-void run_stages(int stages, int n, const std::function<void(int stage, int i)>& work);
+// work(stage, i) for the stages first .. last and every i < n: one parallel region, with a barrier
+// between stages. `work` must not throw.
+void run_stages(int first, int last, int n, const std::function<void(int stage, int i)>& work);
 
 // Denormals cost a hundred cycles each; inside the engine they count as zero. The caller's flags
 // come back at the end.
