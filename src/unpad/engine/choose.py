@@ -130,10 +130,10 @@ def _unit_columns(x: Tensor) -> Tensor:
 
 
 def _native_takes(x: Tensor, name: str) -> bool:
-    takes = x.is_cpu and x.dtype in (torch.float32, torch.float64)
-    if takes and native_engine.available():
+    if native_takes(x):
         return True
-    reason = native_engine.unavailable_reason() if takes else f"it takes float32 and float64 on a CPU"
+    takes = x.is_cpu and x.dtype in (torch.float32, torch.float64)
+    reason = native_engine.unavailable_reason() if takes else "it takes float32 and float64 on a CPU"
     if name == "native":
         raise ArgumentError("engine", f"native, for {x.dtype} on {x.device}", reason, 'use "auto"')
     if takes:
@@ -190,6 +190,11 @@ def _draw(noise: Noise, x: Tensor, offsets: Tensor) -> Tensor:
     return drawn
 
 
+def native_takes(x: Tensor) -> bool:
+    """Whether the native engine runs a program on this input."""
+    return native_engine.available() and x.is_cpu and x.dtype in (torch.float32, torch.float64)
+
+
 # -- compiled cells ----------------------------------------------------------------------------------
 
 
@@ -198,6 +203,12 @@ def _cached_parametrizations(cell: nn.Module) -> contextlib.AbstractContextManag
     if any("parametrizations" in module._modules for module in cell.modules()):
         return parametrize.cached()
     return contextlib.nullcontext()
+
+
+def compiled(cell: nn.Module, x: Tensor, state: Nest) -> Compiled | Refused:
+    """The programs of a cell for input and states of these sizes, or why there are none."""
+    with _cached_parametrizations(cell):
+        return _compiled(cell, x, state)[0]
 
 
 def _compiled(cell: nn.Module, x: Tensor, state: Nest) -> tuple[Compiled | Refused, list[Tensor]]:
