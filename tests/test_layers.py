@@ -649,3 +649,29 @@ def test_autocast_runs_with_a_float32_state_and_input(kind):
     with torch.autocast("cpu", torch.bfloat16):
         output, _ = layer(x, hx)
     oracle.assert_close(output, wanted, 0.03)
+
+
+def test_another_default_device_changes_nothing(kind):
+    layer, _ = pair(kind, 3, 4, bidirectional=True)
+    ragged = Ragged.from_list([torch.randn(n, 3, dtype=torch.float64) for n in (2, 5, 1)])
+    wanted, _ = layer(ragged)
+    with torch.device("meta"):
+        output, _ = layer(ragged)
+    assert torch.equal(output.values, wanted.values)
+
+
+def test_per_sample_gradients_by_vmap_are_those_of_a_loop(kind):
+    layer, _ = pair(kind, 3, 4, batch_first=True)
+    x = torch.randn(4, 5, 3, dtype=torch.float64)
+    named = dict(layer.named_parameters())
+
+    def loss(named, x):
+        output, _ = torch.func.functional_call(layer, named, (x,))
+        return output.square().sum()
+
+    together = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0))(named, x)
+    for sample in range(4):
+        alone = torch.autograd.grad(loss(named, x[sample]), list(named.values()))
+        for name, gradient in zip(named, alone, strict=True):
+            oracle.assert_close(together[name][sample], gradient, 1e-10, name)
+    layer(x)  # the weights of the transform must not stay behind

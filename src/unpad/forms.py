@@ -129,7 +129,7 @@ def _open_single(x: Tensor, lengths: Any, argument: str) -> Opened:
             f"None where {argument} is one sequence",
             f"cut {argument} to its length, or add the batch dimension",
         )
-    return Opened(x, torch.tensor([0, len(x)]), lambda values: values, batched=False)
+    return Opened(x, torch.tensor([0, len(x)], device="cpu"), lambda values: values, batched=False)
 
 
 def _open_ragged(sequences: Any, like: Tensor, argument: str) -> Opened:
@@ -149,7 +149,7 @@ def _open_ragged(sequences: Any, like: Tensor, argument: str) -> Opened:
 
 
 def _open_packed(packed: PackedSequence) -> Opened:
-    places = Ragged.from_packed(packed._replace(data=torch.arange(len(packed.data))))
+    places = Ragged.from_packed(packed._replace(data=torch.arange(len(packed.data), device="cpu")))
     tokens = torch.argsort(places.values).to(packed.data.device)
     values = packed.data.index_select(0, places.values.to(packed.data.device))
     return Opened(

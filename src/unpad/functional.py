@@ -149,12 +149,12 @@ def static_rnn(
     check_cell(cell, "cell")
     _check_steps(cell, inputs)
     rows = len(inputs[0])
-    lengths = torch.full((rows,), len(inputs))
+    lengths = torch.full((rows,), len(inputs), device="cpu")
     if sequence_length is not None:
         lengths = as_lengths(
             sequence_length, batch_size=rows, max_length=len(inputs), argument="sequence_length"
         )
-    whole = Opened(inputs[0], torch.arange(rows + 1), lambda values: values)
+    whole = Opened(inputs[0], torch.arange(rows + 1, device="cpu"), lambda values: values)
     state = _start(cell, initial_state, whole, dtype, "initial_state")
     outputs: list[Tensor] = []
     for step, x in enumerate(inputs):

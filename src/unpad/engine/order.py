@@ -50,8 +50,8 @@ def step_order(offsets: Tensor, *, reverse: bool = False) -> StepOrder:
     rows = _inverse(sequences)
     live = _live_rows(lengths)
     step_starts = live.cumsum(0) - live
-    owner = torch.repeat_interleave(torch.arange(len(lengths)), lengths)
-    step = torch.arange(len(owner)) - offsets[owner]
+    owner = torch.repeat_interleave(_count(len(lengths)), lengths)
+    step = _count(len(owner)) - offsets[owner]
     if reverse:
         step = lengths[owner] - 1 - step
     places = step_starts[step] + rows[owner]
@@ -71,9 +71,14 @@ def _live_rows(lengths: Tensor) -> Tensor:
 
 def _inverse(permutation: Tensor) -> Tensor:
     inverse = torch.empty_like(permutation)
-    inverse[permutation] = torch.arange(len(permutation))
+    inverse[permutation] = _count(len(permutation))
     return inverse
 
 
 def _is_identity(permutation: Tensor) -> bool:
-    return bool(torch.equal(permutation, torch.arange(len(permutation))))
+    return bool(torch.equal(permutation, _count(len(permutation))))
+
+
+def _count(number: int) -> Tensor:
+    # On the CPU by name: the default device may be another.
+    return torch.arange(number, device="cpu")
