@@ -67,7 +67,7 @@ def profile_lengths(
 
     >>> profile = profile_lengths([1, 3], batch_sizes=[2])
     >>> profile.padding[0].shuffled  # two rows of 3 steps hold 4 tokens
-    0.33...
+    0.333...
     """
     array = np.asarray(lengths)
     if array.ndim != 1 or len(array) == 0:

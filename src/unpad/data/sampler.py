@@ -28,7 +28,7 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
 
     Call ``set_epoch`` before each epoch to mix anew. With ``world_size`` ranks every rank gets the
     same number of batches: the largest batches are halved until the count divides evenly; where
-    there are fewer rows than ranks, batches repeat.
+    there are too few rows for that, batches repeat.
 
     ``len`` is the number of batches of the current epoch, exactly; it can differ between epochs.
 
@@ -137,4 +137,5 @@ def _checked_lengths(lengths: Any) -> npt.NDArray[np.int64]:
         raise ArgumentTypeError("lengths", array, allowed, "pass the number of tokens of each row")
     if array.size and array.min() < 0:
         raise ArgumentError("lengths", array, "integers >= 0", "use 0 for an empty sequence")
-    return array.reshape(len(array), -1).astype(np.int64)
+    sides = 1 if array.ndim == 1 else array.shape[1]
+    return array.reshape(len(array), sides).astype(np.int64)
