@@ -42,7 +42,7 @@ class Program {
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;
 
-  void run(const Integers& frame) const {
+  void run(const std::vector<int64_t>& frame) const {
     Message message;
     {
       const nb::gil_scoped_release release;

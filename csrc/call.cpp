@@ -34,7 +34,7 @@ void check_offsets(const Batch& batch) {
 }  // namespace
 
 Call read_frame(const Program& p, const int64_t* frame, int64_t size) {
-  constexpr int64_t head = 5;
+  constexpr int64_t head = 6;
   const int64_t n_states = static_cast<int64_t>(p.states.size());
   const int64_t wanted = head + 2 * p.n_streams + p.n_shared +
                          3 * static_cast<int64_t>(p.matrices.size()) +
@@ -48,6 +48,8 @@ Call read_frame(const Program& p, const int64_t* frame, int64_t size) {
   call.batch = {frame[3], reinterpret_cast<const int64_t*>(static_cast<intptr_t>(frame[4])),
                 static_cast<int>(frame[1])};
   check_offsets(call.batch);
+  need(frame[5] < 0 || frame[5] == call.batch.tokens(),
+       "the last offset is not the number of rows of the streams");
   const bool empty = call.batch.size == 0;
   FrameReader r(frame + head, call.batch.tokens());
   for (int64_t i = 0; i < p.n_streams; ++i) {

@@ -29,6 +29,7 @@ void unpad_program_destroy(unpad_program* program);
      threads      the most to use
      B            number of sequences
      offsets      address of int64[B + 1], offsets[0] = 0, never decreasing; T = offsets[B]
+     tokens       T as the streams have it, compared with offsets[B]; -1: no comparison
      streams      for each: address of [T, width], in or out; numbers from row to row
      shared       for each: address of [width], in
      matrices     for each [K, N]: address, in; numbers from row to row, from column to column

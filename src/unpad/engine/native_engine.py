@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch  # before unpad._native, which binds to the OpenMP runtime that torch has loaded
 
+from unpad.compiler.program import Kind
 from unpad.errors import ArgumentError, ArgumentTypeError
 
 if TYPE_CHECKING:
@@ -121,6 +122,14 @@ def _encode_operand(operand: Operand | None) -> tuple[int, int, int]:
     return (0, 0, 0) if operand is None else (operand.buffer, operand.offset, operand.width)
 
 
+def _widths(pass_: Pass, kind: Kind, count: int) -> list[int]:
+    widths = [0] * count
+    for buffer in pass_.buffers:
+        if buffer.kind == kind:
+            widths[buffer.index] = max(widths[buffer.index], buffer.width)
+    return widths
+
+
 class NativePass:
     """A pass, checked and ready to run any number of times, from several threads at once.
 
@@ -132,20 +141,14 @@ class NativePass:
         if not available():
             raise RuntimeError(_missing)
         self._handle: Any = _native.Program(*encode(pass_))
-        widths = [0] * pass_.n_streams
-        shared = [0] * pass_.n_shared
-        for buffer in pass_.buffers:
-            if buffer.kind == 0:
-                widths[buffer.index] = max(widths[buffer.index], buffer.width)
-            elif buffer.kind == 3:
-                shared[buffer.index] = max(shared[buffer.index], buffer.width)
+        self._stream_widths = _widths(pass_, Kind.STREAM, pass_.n_streams)
         for state in pass_.states:
             if state.stream >= 0:
-                widths[state.stream] = max(widths[state.stream], state.width)
-        self._stream_widths = widths
-        self._shared_widths = shared
-        self._matrices = pass_.matrices
-        self._accumulators = [(rows, cols) for rows, cols in pass_.accumulators]
+                width = max(self._stream_widths[state.stream], state.width)
+                self._stream_widths[state.stream] = width
+        self._shared = [(width,) for width in _widths(pass_, Kind.SHARED, pass_.n_shared)]
+        self._matrices = [tuple(size) for size in pass_.matrices]
+        self._accumulators = [tuple(size) for size in pass_.accumulators]
         self._states = [state.width for state in pass_.states]
 
     def run(
@@ -167,7 +170,7 @@ class NativePass:
         Args:
             dtype: float32 or float64, of every tensor.
             offsets: int64 [B+1] on the CPU, contiguous.
-            streams: [T, width] each, read or written as the pass says; neighbouring columns are
+            streams: [T, width] or wider each, read or written as the pass says; neighbouring columns are
                 neighbours in memory, rows may lie anywhere.
             shared: [width] each, contiguous.
             matrices: [K, N] each, any strides.
@@ -182,61 +185,69 @@ class NativePass:
             ValueError: a tensor whose shape, strides or device do not fit the pass.
             TypeError: a tensor of another dtype.
         """
-        batch, tokens = offsets.shape[0] - 1, _tokens(offsets)
-        frame = [_code(dtype), -1 if reverse else 1, threads or torch.get_num_threads()]
-        frame += [batch, offsets.data_ptr()]
-        _count("streams", streams, self._stream_widths)
-        for tensor, width in zip(streams, self._stream_widths):
-            if tensor.stride(1) != 1 and width > 1:
-                _refuse("streams", tensor, "unit stride over the columns")
-            if tensor.shape[0] != tokens or tensor.shape[1] < width:
-                _refuse("streams", tensor, f"[{tokens}, {width}]")
-            frame += _address("streams", tensor, dtype), tensor.stride(0)
-        _count("shared", shared, self._shared_widths)
-        for tensor, width in zip(shared, self._shared_widths):
-            _check("shared", tensor, (width,))
-            frame.append(_address("shared", tensor, dtype))
+        if dtype not in _DTYPES:
+            raise ArgumentTypeError("dtype", dtype, "float32 or float64", "use the torch engine")
+        if offsets.dtype is not torch.int64 or offsets.dim() != 1 or not _plain(offsets):
+            _refuse("offsets", offsets, "contiguous int64 [B+1] on the CPU")
+        batch = offsets.numel() - 1
+        tokens = streams[0].shape[0] if streams else -1
+        frame = [_DTYPES[dtype], -1 if reverse else 1, threads or torch.get_num_threads()]
+        frame += batch, offsets.data_ptr(), tokens
+        self._add_streams(frame, streams, tokens, dtype)
+        _add_plain(frame, "shared", shared, self._shared, dtype)
+        self._add_matrices(frame, matrices, dtype)
+        _add_plain(frame, "accumulators", accumulators, self._accumulators, dtype)
+        sizes = [(batch, width) for width in self._states]
+        _add_plain(frame, "initial", initial, sizes, dtype)
+        _add_plain(frame, "final", final, sizes, dtype)
+        self._handle.run(frame)
+
+    def _add_streams(
+        self, frame: list[int], streams: Sequence[Tensor], tokens: int, dtype: torch.dtype
+    ) -> None:
+        widths = self._stream_widths
+        _count("streams", streams, widths)
+        for tensor, width in zip(streams, widths, strict=True):
+            shape, stride = tensor.shape, tensor.stride()
+            fits = len(shape) == 2 and shape[0] == tokens and shape[1] >= width
+            if not (fits and (stride[1] == 1 or width == 1)):
+                _refuse("streams", tensor, f"[{tokens}, {width}], unit stride over the columns")
+            if tensor.dtype is not dtype or not tensor.is_cpu:
+                _refuse_kind("streams", tensor, dtype)
+            frame += tensor.data_ptr(), stride[0]
+
+    def _add_matrices(
+        self, frame: list[int], matrices: Sequence[Tensor], dtype: torch.dtype
+    ) -> None:
         _count("matrices", matrices, self._matrices)
-        for tensor, size in zip(matrices, self._matrices):
+        for tensor, size in zip(matrices, self._matrices, strict=True):
             if tensor.shape != size:
-                _refuse("matrices", tensor, list(size))
-            frame += _address("matrices", tensor, dtype), *tensor.stride()
-        _count("accumulators", accumulators, self._accumulators)
-        for tensor, size in zip(accumulators, self._accumulators):
-            _check("accumulators", tensor, size)
-            frame.append(_address("accumulators", tensor, dtype))
-        for name, tensors in (("initial", initial), ("final", final)):
-            _count(name, tensors, self._states)
-            for tensor, width in zip(tensors, self._states):
-                _check(name, tensor, (batch, width))
-                frame.append(_address(name, tensor, dtype))
-        self._handle.run(np.array(frame, dtype=np.int64))
+                _refuse("matrices", tensor, str(list(size)))
+            if tensor.dtype is not dtype or not tensor.is_cpu:
+                _refuse_kind("matrices", tensor, dtype)
+            frame.append(tensor.data_ptr())
+            frame += tensor.stride()
 
 
-def _tokens(offsets: Tensor) -> int:
-    fits = offsets.dtype == torch.int64 and offsets.dim() == 1 and offsets.shape[0] > 0
-    if not (fits and offsets.is_cpu and offsets.is_contiguous()):
-        _refuse("offsets", offsets, "contiguous int64 [B+1] on the CPU")
-    return int(offsets[-1])
+def _add_plain(
+    frame: list[int],
+    argument: str,
+    tensors: Sequence[Tensor],
+    sizes: Sequence[tuple[int, ...]],
+    dtype: torch.dtype,
+) -> None:
+    """Contiguous tensors of known sizes."""
+    _count(argument, tensors, sizes)
+    for tensor, size in zip(tensors, sizes, strict=True):
+        if tensor.shape != size or not tensor.is_contiguous():
+            _refuse(argument, tensor, f"contiguous {list(size)}")
+        if tensor.dtype is not dtype or not tensor.is_cpu:
+            _refuse_kind(argument, tensor, dtype)
+        frame.append(tensor.data_ptr())
 
 
-def _code(dtype: torch.dtype) -> int:
-    if dtype not in _DTYPES:
-        raise ArgumentTypeError("dtype", dtype, "float32 or float64", "use the torch engine")
-    return _DTYPES[dtype]
-
-
-def _address(argument: str, tensor: Tensor, dtype: torch.dtype) -> int:
-    if tensor.dtype != dtype:
-        raise ArgumentTypeError(argument, tensor.dtype, str(dtype), "convert the tensor")
-    if not tensor.is_cpu:
-        _refuse(argument, tensor, "a tensor on the CPU")
-    return tensor.data_ptr()
-
-
-def _check(argument: str, tensor: Tensor, shape: tuple[int, ...]) -> None:
-    if tensor.shape != shape or not tensor.is_contiguous():
-        _refuse(argument, tensor, f"contiguous {list(shape)}")
+def _plain(tensor: Tensor) -> bool:
+    return tensor.is_cpu and tensor.is_contiguous() and tensor.numel() > 0
 
 
 def _count(argument: str, tensors: Sequence[Tensor], wanted: Sequence[Any]) -> None:
@@ -246,6 +257,12 @@ def _count(argument: str, tensors: Sequence[Tensor], wanted: Sequence[Any]) -> N
         )
 
 
-def _refuse(argument: str, tensor: Tensor, allowed: object) -> None:
+def _refuse_kind(argument: str, tensor: Tensor, dtype: torch.dtype) -> None:
+    if tensor.dtype is not dtype:
+        raise ArgumentTypeError(argument, tensor.dtype, str(dtype), "convert the tensor")
+    _refuse(argument, tensor, "a tensor on the CPU")
+
+
+def _refuse(argument: str, tensor: Tensor, allowed: str) -> None:
     got = f"{tensor.dtype} {list(tensor.shape)} strides {tensor.stride()} on {tensor.device}"
-    raise ArgumentError(argument, got, str(allowed), "reshape or copy the tensor")
+    raise ArgumentError(argument, got, allowed, "reshape or copy the tensor")
