@@ -33,7 +33,9 @@ FLOORS: dict[str, int] = {
     **dict.fromkeys(("errors", "ragged", "nest", "noise"), 0),
     "compiler": 1,
     "engine": 2,
-    **dict.fromkeys(("cells", "layers", "functional", "forms", "states", "softmax", "nn"), 3),
+    **dict.fromkeys(
+        ("cells", "layers", "functional", "forms", "states", "softmax", "nn", "explain"), 3
+    ),
     **dict.fromkeys(("data", "tasks", "export", "tf1"), 4),
     "cli": 5,
 }
@@ -159,21 +161,16 @@ def without_extras(code: str) -> subprocess.CompletedProcess[str]:
     """Run code in a fresh interpreter in which no extra's package can be imported."""
     hide = (
         "import sys\n"
-        "class Absent:\n"
-        "    def find_spec(self, name, path=None, target=None):\n"
-        f"        if name.partition('.')[0] in {EXTRAS!r}:\n"
-        "            raise ModuleNotFoundError(f'No module named {name!r}', name=name)\n"
-        "sys.meta_path.insert(0, Absent())\n"
+        "class Without:\n"
+        "    def __init__(self, finder): self.finder = finder\n"
+        "    def __getattr__(self, name): return getattr(self.finder, name)\n"
+        "    def find_spec(self, name, *where):\n"
+        f"        hidden = name.partition('.')[0] in {EXTRAS!r}\n"
+        "        return None if hidden else self.finder.find_spec(name, *where)\n"
+        "sys.meta_path[:] = map(Without, sys.meta_path)\n"
     )
-    command = [
-        sys.executable,
-        "-W",
-        "error",
-        "-W",
-        f"ignore:{SLOWER}:RuntimeWarning",
-        "-c",
-        hide + code,
-    ]
+    quiet = ["-W", "error", "-W", f"ignore:{SLOWER}:RuntimeWarning"]
+    command = [sys.executable, *quiet, "-c", hide + code]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
 
 
