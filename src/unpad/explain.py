@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from unpad.compiler.build import Compiled, Programs
 from unpad.compiler.differentiate import Needs
-from unpad.compiler.lower import Once, OnceRef
+from unpad.compiler.lower import Once, OnceRef, once_refs
 from unpad.compiler.program import Instruction, Kind, Operand, Pass, PhaseKind
 from unpad.compiler.schedule import Scheduled
 from unpad.compiler.trace import Refused
@@ -157,16 +157,10 @@ def _expression(ref: OnceRef, once: Once, compiled: Compiled) -> str:
         return compiled.leaves[ref.number].attribute or f"captured tensor {ref.number}"
     for function, args, _, results in once.calls:
         if ref.number in results:
-            given = [_expression(a, once, compiled) for a in _refs(args)]
+            given = [_expression(a, once, compiled) for a in once_refs(args)]
             name = getattr(function, "__name__", str(function)).split(".")[0].strip("_")
             return given[0] if name == "vector" else f"{name}({', '.join(given)})"
     return "?"
-
-
-def _refs(args: Any) -> list[OnceRef]:
-    if isinstance(args, OnceRef):
-        return [args]
-    return [r for a in args for r in _refs(a)] if isinstance(args, (tuple, list)) else []
 
 
 class _Names:

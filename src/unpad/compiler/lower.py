@@ -60,14 +60,15 @@ class Shared:
 Value = Row | Shared
 
 
+Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], tuple[int, ...]]
+
+
 @dataclass
 class Once:
     """What depends on nothing of a step: plain torch calls, run under autograd before the loop."""
 
     leaves: int
-    calls: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], tuple[int, ...]]] = field(
-        default_factory=lambda: []
-    )
+    calls: list[Call] = field(default_factory=lambda: [])
     count: int = 0
     matrices: list[OnceRef] = field(default_factory=lambda: [])
     shared: list[OnceRef] = field(default_factory=lambda: [])
@@ -95,6 +96,14 @@ class Once:
             outs = out if isinstance(out, (tuple, list)) else (out,)
             values.update(zip(results, outs, strict=True))
         return [values[r.number] for r in self.matrices], [values[r.number] for r in self.shared]
+
+
+def once_refs(args: Any) -> list[OnceRef]:
+    """Every tensor that a call's arguments name."""
+    if isinstance(args, OnceRef):
+        return [args]
+    items: Any = args.values() if isinstance(args, dict) else args
+    return [r for a in items for r in once_refs(a)] if isinstance(args, (tuple, list, dict)) else []
 
 
 def features(dims: Dims) -> tuple[int, ...]:
