@@ -455,7 +455,6 @@ def test_bad_arguments_are_refused_by_name():
         (ArgumentTypeError, "hidden_size", lambda: LayerNormLSTMCell(3, "4")),
         (ArgumentError, "nonlinearity", lambda: RNNCell(3, 4, nonlinearity="gelu")),
         (ArgumentError, "init", lambda: RNNCell(3, 4, init="zeros")),
-        (ArgumentError, "proj_size", lambda: LSTMCell(3, 4, proj_size=4)),
         (ArgumentError, "proj_size", lambda: LSTMCell(3, 4, proj_size=-1)),
         (ArgumentError, "proj_clip", lambda: LSTMCell(3, 4, proj_clip=1.0)),
         (ArgumentError, "cell_clip", lambda: LSTMCell(3, 4, cell_clip=0.0)),

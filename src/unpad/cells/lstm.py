@@ -67,7 +67,7 @@ class LSTMCell(GatedCell):
         device: Any = None,
         dtype: Any = None,
     ) -> None:
-        check_options(hidden_size, bias, forget_bias, proj_size, cell_clip, proj_clip)
+        check_options(bias, forget_bias, proj_size, cell_clip, proj_clip)
         recurrent_size = proj_size or hidden_size
         super().__init__(
             input_size,
@@ -130,7 +130,6 @@ def _clip(value: Tensor, limit: float | None) -> Tensor:
 
 
 def check_options(
-    hidden_size: int,
     bias: bool,
     forget_bias: float | None,
     proj_size: int,
@@ -140,13 +139,8 @@ def check_options(
     """Refuse what does not go together."""
     if forget_bias is not None and not bias:
         raise ArgumentError("forget_bias", forget_bias, "None where bias=False", "leave bias=True")
-    if not 0 <= proj_size < hidden_size:
-        raise ArgumentError(
-            "proj_size",
-            proj_size,
-            f"0 (none) or 1 to hidden_size - 1 = {hidden_size - 1}",
-            "a projection makes h smaller than c; leave it out to keep h at hidden_size",
-        )
+    if proj_size < 0:
+        raise ArgumentError("proj_size", proj_size, "0 (none) or more", "leave it out")
     if proj_clip is not None and not proj_size:
         raise ArgumentError(
             "proj_clip", proj_clip, "None without proj_size", "use cell_clip, or set proj_size"

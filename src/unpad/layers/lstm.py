@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from unpad.cells import LSTMCell
 from unpad.cells.initialize import set_forget_bias
 from unpad.cells.lstm import check_options
-from unpad.errors import ArgumentTypeError
+from unpad.errors import ArgumentError, ArgumentTypeError
 from unpad.layers.base import Layers
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class LSTM(Layers):
         forget_bias: float | None = None,
         init: Init = "torch",
     ) -> None:
-        check_options(hidden_size, bias, forget_bias, proj_size)
+        check_options(bias, forget_bias, proj_size)
         self.forget_bias = forget_bias
         super().__init__(
             "LSTM",
@@ -69,6 +69,13 @@ class LSTM(Layers):
             device=device,
             dtype=dtype,
         )
+        if proj_size >= hidden_size:
+            raise ArgumentError(
+                "proj_size",
+                proj_size,
+                f"0 (none) or 1 to hidden_size - 1 = {hidden_size - 1}, as in torch.nn",
+                "leave it out to keep h at hidden_size, or use Recurrent(LSTMCell(...))",
+            )
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
