@@ -70,12 +70,8 @@ def open_input(
         ArgumentError: wrong rank or features; lengths where they do not belong; bad lengths.
     """
     if isinstance(sequences, Tensor) and not sequences.is_nested:
-        if lengths is not None and sequences.dim() == len(features) + 2:
-            batch, steps = sequences.shape[:2] if batch_first else sequences.shape[1::-1]
-            lengths = as_lengths(
-                lengths, batch_size=batch, max_length=steps, argument=lengths_argument
-            )
-        opened = _open_tensor(sequences, lengths, len(features), batch_first, argument)
+        names = argument, lengths_argument
+        opened = _open_tensor(sequences, lengths, len(features), batch_first, names)
     else:
         if lengths is not None:
             raise ArgumentError(
@@ -99,37 +95,47 @@ def _shape(features: torch.Size) -> str:
     return f"{features[0]} features" if len(features) == 1 else f"shape {list(features)}"
 
 
-def _open_tensor(x: Tensor, lengths: Any, rank: int, batch_first: bool, argument: str) -> Opened:
+def _open_tensor(
+    x: Tensor, lengths: Any, rank: int, batch_first: bool, names: tuple[str, str]
+) -> Opened:
     if x.dim() == rank + 1:
-        return _open_single(x, lengths, argument)
+        return _open_single(x, lengths, names)
     if x.dim() != rank + 2:
         padded = "[B, S, features]" if batch_first else "[S, B, features]"
         raise ArgumentError(
-            argument,
+            names[0],
             f"a tensor of shape {list(x.shape)}",
             f"{padded}, or [S, features] for one sequence" if rank == 1 else f"rank {rank + 2}",
             "add or remove dimensions (check batch_first)",
         )
+    batch, steps = (x.shape[0], x.shape[1]) if batch_first else (x.shape[1], x.shape[0])
+    if lengths is None and batch_first:
+        # Nothing to select: a view in, a view out.
+        offsets = torch.arange(batch + 1, device="cpu") * steps
+        shape = x.shape[:2]
+        return Opened(x.flatten(0, 1), offsets, lambda values: values.unflatten(0, shape))
+    if lengths is not None:
+        lengths = as_lengths(lengths, batch_size=batch, max_length=steps, argument=names[1])
     ragged = Ragged.from_padded(x, lengths, batch_first=batch_first)
-    steps = x.shape[1] if batch_first else x.shape[0]
+    return Opened(
+        ragged.values,
+        ragged.offsets,
+        lambda values: ragged.with_values(values).to_padded(
+            total_length=steps, batch_first=batch_first
+        ),
+    )
 
-    def close(values: Tensor) -> Tensor:
-        if batch_first and len(values) == len(ragged) * steps:
-            return values.view(len(ragged), steps, *values.shape[1:])
-        return Ragged(values, ragged.offsets).to_padded(total_length=steps, batch_first=batch_first)
 
-    return Opened(ragged.values, ragged.offsets, close)
-
-
-def _open_single(x: Tensor, lengths: Any, argument: str) -> Opened:
+def _open_single(x: Tensor, lengths: Any, names: tuple[str, str]) -> Opened:
     if lengths is not None:
         raise ArgumentError(
-            "lengths",
+            names[1],
             lengths,
-            f"None where {argument} is one sequence",
-            f"cut {argument} to its length, or add the batch dimension",
+            f"None where {names[0]} is one sequence",
+            f"cut {names[0]} to its length, or add the batch dimension",
         )
-    return Opened(x, torch.tensor([0, len(x)], device="cpu"), lambda values: values, batched=False)
+    offsets = torch.tensor([0, len(x)], device="cpu")
+    return Opened(x, offsets, lambda values: values, batched=False)
 
 
 def _open_ragged(sequences: Any, like: Tensor, argument: str) -> Opened:

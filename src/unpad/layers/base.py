@@ -173,7 +173,7 @@ class Layers(nn.Module):
         values, finals = batch.values, list[tuple[Tensor, ...]]()
         directions = len(self._suffixes())
         for layer in range(self.num_layers):
-            if layer:
+            if layer and self.dropout:
                 values = functional.dropout(values, self.dropout, self.training)
             places = range(layer * directions, (layer + 1) * directions)
             runs = [self._run(place, values, batch.offsets, states[place]) for place in places]
