@@ -79,6 +79,11 @@ bench: build  ## the benchmarks against torch; writes benchmarks/results and doc
 	$(BIN)/python benchmarks/memory_flat.py
 	$(BIN)/python benchmarks/report.py
 
+bench-peers: build  ## forward passes against ONNX Runtime too (installs it)
+	$(INSTALL) onnx onnxruntime
+	$(BIN)/python benchmarks/forward_peers.py
+	$(BIN)/python benchmarks/report.py
+
 docs: build  ## write docs/api.md and docs/performance.md anew, from the package and the results
 	$(BIN)/python tools/api.py
 	$(BIN)/python benchmarks/report.py

@@ -36,14 +36,14 @@ def where(machine: dict[str, Any]) -> str:
     )
 
 
-def times(rows: list[dict[str, Any]], peers: tuple[str, str]) -> str:
+def times(rows: list[dict[str, Any]], peers: tuple[str, ...]) -> str:
     header = ["cell", "batch", "threads", "tokens", "padding factor", "Unpad ms"]
     header += [f"{peer} ms" for peer in peers]
-    header += ["ratio to the faster", "error", "error of torch", "foreign load"]
+    header += ["ratio to the fastest", "error", "error of the peer", "foreign load"]
     return table(header, [_time_row(row, peers) for row in rows])
 
 
-def _time_row(row: dict[str, Any], peers: tuple[str, str]) -> list[str]:
+def _time_row(row: dict[str, Any], peers: tuple[str, ...]) -> list[str]:
     return [
         row["cell"],
         str(row["batch"]),
@@ -53,7 +53,7 @@ def _time_row(row: dict[str, Any], peers: tuple[str, str]) -> list[str]:
         *(f"{row[name]['median']:.2f}" for name in ("unpad", *peers)),
         f"{row['ratio']:.2f}×",
         f"{row['error']:.1e}",
-        f"{row['torch error']:.1e}",
+        f"{row['peer error']:.1e}",
         f"{row['foreign load']:.0%}",
     ]
 
@@ -90,12 +90,13 @@ def page() -> str:
             INTRODUCTION,
             _section("train_ragged", RAGGED, ("padded", "packed")),
             _section("train_custom_cell", CUSTOM, ("eager", "by hand")),
+            _section("forward_peers", FORWARD, ("onnxruntime", "padded", "packed")),
             _memory(),
         ]
     )
 
 
-def _section(question: str, text: str, peers: tuple[str, str]) -> str:
+def _section(question: str, text: str, peers: tuple[str, ...]) -> str:
     data = read(question)
     if data is None:
         return f"{text}\nNot measured yet: `python benchmarks/{question}.py`.\n"
@@ -149,6 +150,11 @@ CUSTOM = """## A cell that torch has no kernel for
 A LayerNorm LSTM 128 -> 128 on the same lengths, against an eager loop of the same cell over the
 padded batch, and against that loop improved by hand (`benchmarks/train_custom_cell.py`). This cell
 is chaotic with random weights, so the errors are medians of root-mean-square ones.
+"""
+FORWARD = """## Forward alone, against other engines
+
+Inference of a layer 128 -> 128 on the same lengths, against ONNX Runtime's operators (which skip
+pads), and torch padded and packed (`benchmarks/forward_peers.py`, `make bench-peers`).
 """
 MEMORY = """## Memory, traces and first calls
 

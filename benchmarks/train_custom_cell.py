@@ -91,7 +91,7 @@ def measure(width: int, batch: int, threads: int, seconds: float) -> dict[str, A
         "peer": peer,
         "ratio": times[peer].median / times["unpad"].median,
         "error": rms_error(found, exact),
-        "torch error": rms_error(found_by_torch, exact),
+        "peer error": rms_error(found_by_torch, exact),
         "foreign load": foreign,
     }
 
@@ -117,7 +117,7 @@ def main() -> None:
             times = " ".join(f"{row[name].median:8.2f}" for name in ("unpad", "eager", "by hand"))
             print(
                 f"{batch:3}{threads:4}{row['tokens']:8}{row['padding factor']:7.2f} | {times} | "
-                f"{row['ratio']:4.2f}x | {row['error']:.1e} {row['torch error']:.1e} | "
+                f"{row['ratio']:4.2f}x | {row['error']:.1e} {row['peer error']:.1e} | "
                 f"{row['foreign load']:4.0%}",
                 flush=True,
             )

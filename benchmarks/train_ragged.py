@@ -111,7 +111,7 @@ def measure(cell: str, width: int, batch: int, threads: int, seconds: float) -> 
         "peer": peer,
         "ratio": times[peer].median / times["unpad"].median,
         "error": errors["unpad"],
-        "torch error": errors["torch"],
+        "peer error": errors["torch"],
         "foreign load": foreign,
     }
 
@@ -147,7 +147,7 @@ def line(row: dict[str, Any]) -> str:
     return (
         f"{row['cell']:5}{row['batch']:4}{row['threads']:4}{row['tokens']:8}"
         f"{row['padding factor']:7.2f} | {times} | {row['ratio']:4.2f}x | "
-        f"{row['error']:.1e} {row['torch error']:.1e} | {row['foreign load']:4.0%}"
+        f"{row['error']:.1e} {row['peer error']:.1e} | {row['foreign load']:4.0%}"
     )
 
 
