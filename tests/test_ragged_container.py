@@ -8,6 +8,7 @@ import pickle
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, default_collate
@@ -171,6 +172,30 @@ def test_a_plain_data_loader_makes_batches_of_rows(workers: int) -> None:
     assert [len(batch) for batch, _ in batches] == [3, 3, 1]
     assert Ragged.cat([batch for batch, _ in batches]).equal(ragged)
     assert torch.cat([labels for _, labels in batches]).tolist() == list(range(7))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_batch_is_a_dataset_of_its_rows(workers: int) -> None:
+    ragged = Ragged.from_lengths(torch.randn(21, 2), [3, 0, 5, 1, 8, 0, 4])
+    batches = list(DataLoader(ragged, batch_size=3, num_workers=workers))
+    assert [len(batch) for batch in batches] == [3, 3, 1]
+    assert Ragged.cat(batches).equal(ragged)
+    first, second = torch.utils.data.random_split(ragged, [4, 3])
+    both = [row for part in (first, second) for batch in DataLoader(part) for row in batch]
+    assert sorted(map(len, both)) == [0, 0, 1, 3, 4, 5, 8]
+
+
+def test_a_few_rows_do_not_pickle_the_batch_that_they_were_cut_from() -> None:
+    ragged = Ragged.from_lengths(torch.randn(10_000), [1] * 10_000)
+    part = ragged[5:7]
+    assert len(pickle.dumps(part)) < 3000
+    assert pickle.loads(pickle.dumps(part)).equal(part)
+    assert copy.deepcopy(Ragged(torch.randn(9)[:4].requires_grad_(), [0, 4])).requires_grad
+
+
+def test_no_array_is_made_of_rows_of_unequal_length() -> None:
+    with pytest.raises(ArgumentTypeError, match=r"ragged\.values\.numpy\(\)"):
+        np.asarray(three_rows())
 
 
 def test_default_collate_reaches_batches_in_dicts() -> None:

@@ -292,6 +292,7 @@ def test_bad_lengths_are_refused_by_name(
         (lambda: Ragged.from_list([1, 2]), ArgumentError, "single number in row 0"),
         (lambda: Ragged.from_list([[1], ["a"]]), ArgumentTypeError, "row 1"),
         (lambda: Ragged.from_list([[1], None]), ArgumentTypeError, "row 1"),
+        (lambda: Ragged.from_list([ragged_of([1])]), ArgumentTypeError, r"Ragged\.cat"),
         (
             lambda: Ragged.from_list([torch.zeros(2, 3), torch.zeros(2, 4)]),
             ArgumentError,

@@ -35,6 +35,16 @@ class Arithmetic(Selection):
     # NumPy leaves `array + ragged` to us, instead of adding element by element.
     __array_ufunc__ = None
 
+    def __array__(self, *arguments: Any, **options: Any) -> NoReturn:
+        """Refuse to become an array: rows of unequal length are none."""
+        raise dispatch.ArgumentTypeError(
+            "ragged",
+            "a NumPy array asked of a Ragged",
+            "its values [T, ...], or a padded form",
+            "use ragged.values.numpy(), ragged.to_padded().numpy() or "
+            "[row.numpy() for row in ragged]",
+        )
+
     @classmethod
     def __torch_function__(
         cls,

@@ -34,7 +34,8 @@ class Ragged(Reduction, Regrouping, Conversion, ArrowConversion, Arithmetic):
     refused, and so are batches of different lengths in one operation. Length 0 and a batch of no
     rows are ordinary values everywhere. Gradients flow through the values.
 
-    A DataLoader's default collation joins batches row under row, also in workers.
+    It is a dataset of its rows: `DataLoader(ragged, batch_size=3)` gives batches of three. In any
+    other dataset's items, default collation joins batches row under row, also in workers.
 
     >>> ragged = Ragged(torch.tensor([1., 2., 3.]), [0, 2, 2, 3])
     >>> ragged

@@ -304,6 +304,10 @@ def _as_rows(sequences: Iterable[Any]) -> list[Tensor]:
 
 
 def _as_row(number: int, row: Any) -> Tensor:
+    if isinstance(row, Core):
+        raise ArgumentTypeError(
+            "sequences", f"a Ragged in row {number}", "single sequences", "use Ragged.cat(batches)"
+        )
     try:
         if isinstance(row, np.ndarray):
             return _from_array(cast("npt.NDArray[Any]", row))

@@ -143,7 +143,11 @@ class Core:
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.values, self.offsets)
+        values = self.values
+        # torch pickles a view with all of its storage; a few rows must not carry the whole batch.
+        if not values.requires_grad and values.nbytes < values.untyped_storage().nbytes():
+            values = values.clone()
+        return type(self), (values, self.offsets)
 
     # The same sequences with other values ------------------------------------------------------
 

@@ -70,6 +70,10 @@ class Selection(Core):
         lengths: list[int] = self.lengths.tolist()
         return iter(self.values.split(lengths) if lengths else ())
 
+    def __getitems__(self, rows: list[int]) -> list[Self]:
+        """Give a DataLoader all rows of a batch at once: the batch is a dataset of its rows."""
+        return [self[rows]]
+
     def _row(self, index: Any) -> Tensor:
         try:
             row = operator.index(index)
