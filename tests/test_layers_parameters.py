@@ -1,0 +1,212 @@
+"""The parameters of RNN, GRU and LSTM: torch.nn's names, copies, tricks, derivatives, dropout."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+
+import pytest
+import torch
+from torch import nn
+
+import oracle
+import unpad.nn as un
+from torch_pairs import KINDS, flat, pair
+
+
+@pytest.fixture(params=KINDS)
+def kind(request):
+    return KINDS[request.param]
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_parameters_are_named_shaped_ordered_and_started_as_torchs(kind, bidirectional, bias):
+    ours, theirs, options = kind
+    built = []
+    for make in (ours, theirs):
+        torch.manual_seed(7)
+        built.append(make(3, 4, 2, bidirectional=bidirectional, bias=bias, **options))
+    layer, peer = built
+    for (name, a), (wanted, b) in zip(
+        layer.named_parameters(), peer.named_parameters(), strict=True
+    ):
+        assert name == wanted
+        assert torch.equal(a, b), name
+    assert list(layer.state_dict()) == list(peer.state_dict())
+    assert [[p.shape for p in row] for row in layer.all_weights] == [
+        [p.shape for p in row] for row in peer.all_weights
+    ]
+    peer.load_state_dict(
+        ours(3, 4, 2, bidirectional=bidirectional, bias=bias, **options).state_dict()
+    )
+    for name in ("mode", "input_size", "hidden_size", "num_layers", "bias", "batch_first",
+                 "dropout", "bidirectional", "proj_size"):  # fmt: skip
+        assert getattr(layer, name) == getattr(peer, name)
+    assert repr(layer) == repr(peer)
+    layer.flatten_parameters()
+
+
+def test_positional_arguments_are_torchs():
+    assert un.RNN(3, 4, 2, "relu", False, True, 0.5, True).nonlinearity == "relu"
+    assert un.GRU(3, 4, 2, False, True, 0.5, True).bidirectional
+    assert un.LSTM(3, 4, 2, False, True, 0.5, True, 2).proj_size == 2
+
+
+def test_copies_of_a_layer_are_layers_of_their_own(kind):
+    layer, _ = pair(kind, 3, 4, num_layers=2, bidirectional=True)
+    x = torch.randn(5, 2, 3, dtype=torch.float64)
+    wanted = layer(x)[0]
+    file = io.BytesIO()
+    torch.save(layer, file)
+    file.seek(0)
+    copies = {
+        "deepcopy": copy.deepcopy(layer),
+        "pickle": pickle.loads(pickle.dumps(layer)),
+        "torch.save": torch.load(file, weights_only=False),
+    }
+    for name, copied in copies.items():
+        oracle.assert_close(copied(x)[0], wanted, 1e-12, name)
+        with torch.no_grad():
+            copied.weight_hh_l1.zero_()
+        assert not torch.equal(copied(x)[0], wanted), name
+        assert len(copied.state_dict()) == len(layer.state_dict()), name
+    oracle.assert_close(layer(x)[0], wanted, 1e-12)
+
+
+def test_weights_may_be_swapped_loaded_and_cast(kind):
+    layer, peer = pair(kind, 3, 4)
+    x = torch.randn(5, 2, 3, dtype=torch.float64)
+    layer(x)
+    layer.weight_hh_l0 = nn.Parameter(torch.randn_like(layer.weight_hh_l0))
+    peer.load_state_dict(layer.state_dict())
+    oracle.assert_close(layer(x)[0], peer(x)[0], 1e-10)
+    other, _ = pair(kind, 3, 4)
+    layer.load_state_dict(other.state_dict(), assign=True)
+    oracle.assert_close(layer(x)[0], other(x)[0], 1e-12)
+    assert layer.float()(x.float())[0].dtype == torch.float32
+    named = {name: torch.zeros_like(p) for name, p in layer.named_parameters()}
+    assert not torch.func.functional_call(layer, named, (x.float(),))[0].any()
+
+
+def test_frozen_weights_get_no_gradient_and_the_input_does(kind):
+    layer, peer = pair(kind, 3, 4, num_layers=2)
+    x = torch.randn(5, 2, 3, dtype=torch.float64, requires_grad=True)
+    gradients = []
+    for module in (layer, peer):
+        module.requires_grad_(False)
+        module.weight_hh_l1.requires_grad_(True)
+        loss = oracle.random_loss([module(x)[0]], 0)
+        gradients.append(torch.autograd.grad(loss, [x, module.weight_hh_l1]))
+        assert module.weight_ih_l0.grad is None
+    for a, b in zip(*gradients, strict=True):
+        oracle.assert_close(a, b, 1e-10)
+
+
+def test_backward_twice_and_two_forwards_before_one_backward(kind):
+    layer, peer = pair(kind, 3, 4)
+    x, y = torch.randn(2, 5, 2, 3, dtype=torch.float64)
+    found = []
+    for module in (layer, peer):
+        loss = oracle.random_loss([module(x)[0], module(y)[0]], 0)
+        loss.backward(retain_graph=True)
+        loss.backward()
+        found.append([p.grad for p in module.parameters()])
+    for a, b in zip(*found, strict=True):
+        oracle.assert_close(a, b, 1e-10)
+
+
+def test_second_derivatives_train_a_gradient_penalty(kind):
+    layer, _ = pair(kind, 2, 3)
+    rows = [torch.randn(n, 2, dtype=torch.float64, requires_grad=True) for n in (3, 1)]
+
+    def run(*rows):
+        outputs, final = layer(list(rows))
+        return (*outputs, *flat(final))
+
+    assert torch.autograd.gradgradcheck(run, rows)
+    gradients = torch.autograd.grad(sum(o.sum() for o in run(*rows)), rows, create_graph=True)
+    sum((g.norm() - 1) ** 2 for g in gradients).backward()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in layer.parameters())
+    assert layer.weight_hh_l0.grad.any()
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated.*:FutureWarning")
+@pytest.mark.parametrize(
+    "trick",
+    [
+        nn.utils.parametrizations.weight_norm,
+        nn.utils.parametrizations.spectral_norm,
+        nn.utils.weight_norm,
+        nn.utils.spectral_norm,
+    ],
+)
+def test_weight_tricks_work_on_a_layers_weights(trick):
+    layer = trick(un.LSTM(3, 4), "weight_hh_l0")
+    x = torch.randn(5, 2, 3)
+    before = [p.detach().clone() for p in layer.parameters()]
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.5)
+    losses = []
+    for _ in range(5):
+        optimizer.zero_grad()
+        loss = layer(x)[0].square().mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0]
+    for old, new in zip(before, layer.parameters(), strict=True):
+        assert not torch.equal(old, new)
+    layer.eval()
+    plain = nn.LSTM(3, 4)
+    with torch.no_grad():
+        output, _ = layer(x)
+        for name, parameter in plain.named_parameters():
+            parameter.copy_(getattr(layer, name))
+        oracle.assert_close(output, plain(x)[0], 1e-5)
+
+
+def test_a_parametrized_layer_may_be_copied_after_a_call():
+    layer = nn.utils.parametrizations.weight_norm(un.GRU(3, 4), "weight_hh_l0")
+    x = torch.randn(5, 2, 3)
+    wanted, _ = layer(x)
+    assert torch.equal(copy.deepcopy(layer)(x)[0], wanted)
+
+
+def test_forget_bias_and_init_reach_every_layer_and_direction():
+    layer = un.LSTM(3, 4, 2, bidirectional=True, forget_bias=1.0, init="orthogonal")
+    for weight_ih, weight_hh, bias_ih, bias_hh in layer.all_weights:
+        assert torch.equal((bias_ih + bias_hh)[4:8], torch.ones(4))
+        assert not bias_ih[:4].any()
+        for gate in weight_hh.detach().split(4):
+            oracle.assert_close(gate @ gate.T, torch.eye(4), 1e-5)
+        assert weight_ih.any()
+
+
+# Dropout ---------------------------------------------------------------------------------------
+
+
+def test_dropout_acts_between_layers_in_training_alone():
+    layer = un.GRU(3, 64, 2, dropout=0.5, batch_first=True)
+    x = torch.randn(2, 5, 3)
+    assert not torch.equal(layer(x)[0], layer(x)[0])
+    torch.manual_seed(1)
+    first = layer(x)[0]
+    torch.manual_seed(1)
+    assert torch.equal(layer(x)[0], first)
+    layer.eval()
+    plain = nn.GRU(3, 64, 2, batch_first=True)
+    plain.load_state_dict(layer.state_dict())
+    oracle.assert_close(layer(x)[0], plain(x)[0], 1e-5)
+
+
+def test_dropout_of_1_leaves_the_second_layer_without_input():
+    layer = un.RNN(3, 4, 2, dropout=1.0)
+    output, _ = layer(torch.randn(5, 2, 3))
+    oracle.assert_close(output, layer(torch.randn(5, 2, 3))[0], 1e-6)
+
+
+def test_dropout_with_one_layer_warns_as_torch_does():
+    with pytest.warns(UserWarning, match=r"dropout=0.5 does nothing with num_layers=1") as caught:
+        un.LSTM(3, 4, dropout=0.5)
+    assert caught[0].filename == __file__
