@@ -17,7 +17,16 @@ from unpad.compiler.trace import Refused
 from unpad.engine import choose, native_engine
 from unpad.errors import ArgumentTypeError
 
-_SIGNS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "lt": "<", "gt": ">", "le": "<=", "ge": ">="}
+_SIGNS = {
+    "add": "+",
+    "sub": "-",
+    "mul": "*",
+    "div": "/",
+    "lt": "<",
+    "gt": ">",
+    "le": "<=",
+    "ge": ">=",
+}
 
 
 @dataclass(frozen=True)

@@ -25,11 +25,37 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
     return register
 
 
-_SAME = """neg abs exp expm1 log log1p log2 sqrt rsqrt reciprocal square sin cos tan asin acos
-atan sinh cosh asinh acosh atanh tanh sigmoid relu erf""".split()
+_SAME = [
+    "neg",
+    "abs",
+    "exp",
+    "expm1",
+    "log",
+    "log1p",
+    "log2",
+    "sqrt",
+    "rsqrt",
+    "reciprocal",
+    "square",
+    "sin",
+    "cos",
+    "tan",
+    "asin",
+    "acos",
+    "atan",
+    "sinh",
+    "cosh",
+    "asinh",
+    "acosh",
+    "atanh",
+    "tanh",
+    "sigmoid",
+    "relu",
+    "erf",
+]
 _STEPS = "sign floor ceil trunc"
 _COMPARE = "eq ne lt le gt ge"
-_PAIRS = "mul maximum minimum fmod remainder atan2"
+_PAIRS = "maximum minimum fmod remainder atan2"
 
 
 def _simple(name: str, kind: str = "") -> Rule:
@@ -37,7 +63,9 @@ def _simple(name: str, kind: str = "") -> Rule:
 
 
 for _name in _SAME:
-    Lowering.rules[_name] = _simple(_name, "float" if _name not in ("neg", "abs", "square", "relu") else "")
+    Lowering.rules[_name] = _simple(
+        _name, "float" if _name not in ("neg", "abs", "square", "relu") else ""
+    )
 for _name in (_STEPS + " " + _PAIRS).split():
     Lowering.rules[_name] = _simple(_name)
 for _name in _COMPARE.split():
@@ -45,6 +73,14 @@ for _name in _COMPARE.split():
 for _name in ("logical_and", "logical_or", "logical_not", "isnan"):
     Lowering.rules[_name] = _simple(_name, "bool")
 Lowering.rules["sgn"] = _simple("sign")
+
+
+@rule("mul")
+def _mul(low: Lowering, a: Any, b: Any) -> Row:
+    if low.promoted(a, b) == "int":
+        # Integers are held as floats: sums stay exact for 2^24 steps, products may not.
+        raise low.refuse("multiplies integers, which could outgrow what a float holds exactly")
+    return low.elementwise("mul", a, b)
 
 
 @rule("add")
@@ -296,7 +332,7 @@ def _logaddexp(low: Lowering, a: Any, b: Any) -> Row:
     return low.elementwise("add", b, low.elementwise("softplus", low.elementwise("sub", a, b)))
 
 
-# -- copies, casts, constructors ------------------------------------------------------------------
+# -- copies, casts, constructors -------------------------------------------------------------------
 
 
 @rule("clone", "contiguous", "alias", "lift_fresh", "lift", "positive")
@@ -322,7 +358,17 @@ def _filled(low: Lowering, value: float, dims: tuple[Dim, ...], kind: str) -> Ro
     return Row(low.graph.fill(value, math.prod(features(dims))), dims, kind)
 
 
-@rule("full", "zeros", "ones", "empty", "new_full", "new_zeros", "new_ones", "new_empty", "scalar_tensor")
+@rule(
+    "full",
+    "zeros",
+    "ones",
+    "empty",
+    "new_full",
+    "new_zeros",
+    "new_ones",
+    "new_empty",
+    "scalar_tensor",
+)
 def _full(low: Lowering, *args: Any, dtype: torch.dtype | None = None, **_: Any) -> Row:
     assert low.record is not None
     name = low.record.func.overloadpacket.__name__
@@ -332,7 +378,9 @@ def _full(low: Lowering, *args: Any, dtype: torch.dtype | None = None, **_: Any)
 
 
 @rule("full_like", "zeros_like", "ones_like", "empty_like")
-def _full_like(low: Lowering, a: Row, value: float = 0, *, dtype: torch.dtype | None = None, **_: Any) -> Row:
+def _full_like(
+    low: Lowering, a: Row, value: float = 0, *, dtype: torch.dtype | None = None, **_: Any
+) -> Row:
     assert low.record is not None
     if low.record.func.overloadpacket.__name__ == "ones_like":
         value = 1.0
@@ -344,7 +392,7 @@ def _fill(low: Lowering, a: Row, value: Any = 0.0) -> Row:
     return _filled(low, float(value), a.dims, a.kind)
 
 
-# -- randomness: drawn before the loop ------------------------------------------------------------
+# -- randomness: drawn before the loop -------------------------------------------------------------
 
 
 def _noise(low: Lowering, noise: Noise, dims: tuple[Dim, ...]) -> Row:

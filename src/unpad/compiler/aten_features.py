@@ -12,7 +12,7 @@ from unpad.compiler.aten import rule
 from unpad.compiler.lower import Dim, Dims, Lowering, Row, Shared, features
 from unpad.compiler.step import Node
 
-# -- views: the flat row stays, dims change ------------------------------------------------------
+# -- views: the flat row stays, dims change --------------------------------------------------------
 
 
 @rule("view", "reshape", "_unsafe_view", "_reshape_alias", "flatten")
@@ -51,9 +51,7 @@ def _unsqueeze(low: Lowering, a: Row, axis: int) -> Row:
 def _squeeze(low: Lowering, a: Row, axes: Any = None) -> Row:
     wanted = range(len(a.dims)) if axes is None else [axes] if isinstance(axes, int) else axes
     gone = {_axis(a.dims, i) for i in wanted}
-    dims = tuple(
-        d for i, d in enumerate(a.dims) if i not in gone or d.rows or d.n != 1
-    )
+    dims = tuple(d for i, d in enumerate(a.dims) if i not in gone or d.rows or d.n != 1)
     return Row(a.node, dims, a.kind, a.weight)
 
 
@@ -87,7 +85,9 @@ def _expand(low: Lowering, a: Any, sizes: Sequence[int], **_: Any) -> Row:
         return _repeat_for_rows(low, a, low.dims(tuple(sizes)))
     padded = (Dim(1),) * (len(sizes) - len(a.dims)) + a.dims
     rows = low.trace.rows
-    wanted = [d.n * (rows if d.rows else 1) if s == -1 else s for d, s in zip(padded, sizes, strict=True)]
+    wanted = [
+        d.n * (rows if d.rows else 1) if s == -1 else s for d, s in zip(padded, sizes, strict=True)
+    ]
     dims = low.dims(tuple(wanted))
     return Row(low.widen(low.to_row(a, dims), math.prod(features(dims))), dims, a.kind)
 
@@ -119,7 +119,7 @@ def _repeat(low: Lowering, a: Row, repeats: Sequence[int]) -> Row:
     return Row(node, tuple(dims), a.kind)
 
 
-# -- columns ----------------------------------------------------------------------------------------
+# -- columns ---------------------------------------------------------------------------------------
 
 
 def _columns(low: Lowering, a: Row, axis: int, columns: Sequence[int]) -> Row:
@@ -149,7 +149,9 @@ def _size(low: Lowering, dim: Dim) -> int:
 
 
 @rule("slice")
-def _slice(low: Lowering, a: Row, axis: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Row:
+def _slice(
+    low: Lowering, a: Row, axis: int = 0, start: Any = None, end: Any = None, step: int = 1
+) -> Row:
     size = _size(low, a.dims[_axis(a.dims, axis)])
     return _columns(low, a, axis, range(size)[slice(start, end, step)])
 
@@ -176,7 +178,9 @@ def _split_with_sizes(low: Lowering, a: Row, sizes: Sequence[int], axis: int = 0
 @rule("split")
 def _split(low: Lowering, a: Row, size: int, axis: int = 0) -> list[Row]:
     total = _size(low, a.dims[_axis(a.dims, axis)])
-    return [_columns(low, a, axis, range(at, min(at + size, total))) for at in range(0, total, size)]
+    return [
+        _columns(low, a, axis, range(at, min(at + size, total))) for at in range(0, total, size)
+    ]
 
 
 @rule("unbind")
@@ -245,11 +249,17 @@ def _stack(low: Lowering, parts: Sequence[Any], axis: int = 0) -> Row:
     return _cat(low, [lifted(p) for p in parts], axis)
 
 
-# -- reductions --------------------------------------------------------------------------------------
+# -- reductions ------------------------------------------------------------------------------------
 
 
 def _reduced_axes(low: Lowering, a: Row, axes: Any) -> list[int]:
-    wanted = range(len(a.dims)) if axes is None or axes == [] else [axes] if isinstance(axes, int) else axes
+    wanted = (
+        range(len(a.dims))
+        if axes is None or axes == []
+        else [axes]
+        if isinstance(axes, int)
+        else axes
+    )
     found = sorted(_axis(a.dims, i) for i in wanted)
     if any(a.dims[i].rows for i in found):
         raise low.refuse("mixes rows: it reduces over the batch")
@@ -297,7 +307,7 @@ def _amin(low: Lowering, a: Row, axes: Any = None, keepdim: bool = False) -> Row
 
 @rule("max")
 def _max(low: Lowering, a: Row, axis: Any = None, keepdim: bool = False) -> Any:
-    """Two tensors: the maximum (elementwise). An axis: the first maximum, which takes the gradient."""
+    """Two tensors: the maximum (elementwise). An axis: its first maximum takes the gradient."""
     if isinstance(axis, (Row, Shared)):
         return low.elementwise("maximum", a, axis)
     return [_picked(low, a, a, axis, keepdim), None]
@@ -325,7 +335,9 @@ def _around(a: Row, axis: int) -> tuple[int, int, int]:
 
 
 @rule("var")
-def _var(low: Lowering, a: Row, axes: Any = None, unbiased: Any = True, keepdim: bool = False, **kw: Any) -> Row:
+def _var(
+    low: Lowering, a: Row, axes: Any = None, unbiased: Any = True, keepdim: bool = False, **kw: Any
+) -> Row:
     if isinstance(axes, bool):
         axes, unbiased = None, axes
     correction = kw.get("correction", 1 if unbiased else 0)
@@ -347,7 +359,14 @@ def _var_mean(low: Lowering, a: Row, axes: Any = None, *args: Any, **kw: Any) ->
 
 
 @rule("linalg_vector_norm", "norm")
-def _norm(low: Lowering, a: Row, order: float | None = 2, axes: Any = None, keepdim: bool = False, **_: Any) -> Row:
+def _norm(
+    low: Lowering,
+    a: Row,
+    order: float | None = 2,
+    axes: Any = None,
+    keepdim: bool = False,
+    **_: Any,
+) -> Row:
     if order not in (1, 2, None, math.inf):
         raise low.refuse(f"of order {order} is not in the table of operations")
     if order in (1, math.inf):
@@ -400,7 +419,9 @@ def _affine(low: Lowering, a: Row, weight: Any, bias: Any) -> Row:
 
 
 @rule("native_layer_norm")
-def _layer_norm(low: Lowering, a: Row, shape: Sequence[int], weight: Any, bias: Any, eps: float) -> list[Any]:
+def _layer_norm(
+    low: Lowering, a: Row, shape: Sequence[int], weight: Any, bias: Any, eps: float
+) -> list[Any]:
     n = math.prod(shape)
     outer = math.prod(features(a.dims)) // n
     if any(d.rows for d in a.dims[len(a.dims) - len(shape) :]):
@@ -409,7 +430,9 @@ def _layer_norm(low: Lowering, a: Row, shape: Sequence[int], weight: Any, bias: 
 
 
 @rule("native_group_norm")
-def _group_norm(low: Lowering, a: Row, weight: Any, bias: Any, n: int, c: int, hw: int, groups: int, eps: float) -> list[Any]:
+def _group_norm(
+    low: Lowering, a: Row, weight: Any, bias: Any, n: int, c: int, hw: int, groups: int, eps: float
+) -> list[Any]:
     width = math.prod(features(a.dims))
     normal = _normalized(low, a, groups, width // groups, eps)
     lift = (c,) + (1,) * (len(a.dims) - 2)
@@ -422,7 +445,7 @@ def _batch_norm(low: Lowering, *args: Any, **_: Any) -> Any:
     raise low.refuse("mixes rows: batch norm takes its statistics over the batch")
 
 
-# -- products ----------------------------------------------------------------------------------------
+# -- products --------------------------------------------------------------------------------------
 
 
 def _row_linear(low: Lowering, node: int, parts: int, weight: Shared) -> int:
@@ -455,7 +478,9 @@ def _addmm(low: Lowering, bias: Any, a: Any, b: Any, *, beta: float = 1, alpha: 
     product = _mm(low, a, b)
     if alpha != 1:
         product = low.elementwise("mul", product, alpha)
-    return low.elementwise("add", product, bias if beta == 1 else low.elementwise("mul", bias, beta))
+    return low.elementwise(
+        "add", product, bias if beta == 1 else low.elementwise("mul", bias, beta)
+    )
 
 
 @rule("mv")
@@ -470,7 +495,9 @@ def _linear(low: Lowering, a: Row, weight: Shared, bias: Any = None) -> Row:
     parts = math.prod(features(a.dims[:-1]))
     flipped = low.once_op(torch.t, weight, (weight.shape[1], weight.shape[0]))
     k, n = flipped.shape
-    out = Row(_row_linear(low, low.widen(a.node, parts * k), parts, flipped), (*a.dims[:-1], Dim(n)))
+    out = Row(
+        _row_linear(low, low.widen(a.node, parts * k), parts, flipped), (*a.dims[:-1], Dim(n))
+    )
     return out if bias is None else low.elementwise("add", out, bias)
 
 
@@ -536,6 +563,6 @@ def _baddbmm(low: Lowering, bias: Any, a: Any, b: Any, *, beta: float = 1, alpha
     product = _bmm(low, a, b)
     if alpha != 1:
         product = low.elementwise("mul", product, alpha)
-    return low.elementwise("add", product, bias if beta == 1 else low.elementwise("mul", bias, beta))
-
-
+    return low.elementwise(
+        "add", product, bias if beta == 1 else low.elementwise("mul", bias, beta)
+    )

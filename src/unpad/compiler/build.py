@@ -8,15 +8,16 @@ never enter.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
 
 from unpad import nest
-from unpad.compiler import aten_features  # noqa: F401  (registers the lowering rules)
+from unpad.compiler.aten_features import Lowering
 from unpad.compiler.differentiate import Needs, differentiate, requiring
-from unpad.compiler.lower import Lowering, Once
+from unpad.compiler.lower import Once
 from unpad.compiler.partition import partition
 from unpad.compiler.schedule import Recurrence, Scheduled, Work, schedule
 from unpad.compiler.simplify import simplify
@@ -27,7 +28,7 @@ from unpad.compiler.trace import Leaf, Refused, Trace, find_leaves, record
 # known by its size. Those that divide a size of the cell are left out.
 PRIMES = (13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97)
 
-_traces = 0
+_events: Counter[str] = Counter()
 
 
 def trace_count() -> int:
@@ -40,7 +41,7 @@ def trace_count() -> int:
     >>> trace_count() - before
     0
     """
-    return _traces
+    return _events["traces"]
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class Streams:
 
 @dataclass(frozen=True)
 class Backward:
-    """``accumulated``: which gradients the accumulators hold; matrices count first, then vectors."""
+    """``accumulated``: which gradients the accumulators hold; matrices come first."""
 
     scheduled: Scheduled
     accumulated: tuple[int, ...]
@@ -77,9 +78,10 @@ class Programs:
     forward: Scheduled
     streams: Streams
     saved_nodes: tuple[int, ...]
-    _backward: dict[Needs, Backward] = field(default_factory=lambda: {})
+    _backward: dict[Needs, Backward] = field(default_factory=dict)
 
     def backward(self, from_output: bool, from_states: tuple[bool, ...]) -> Backward:
+        """The backward pass for the gradients that arrive."""
         needs = replace(self.needs, from_output=from_output, from_states=from_states)
         if needs not in self._backward:
             self._backward[needs] = self._schedule_backward(needs)
@@ -101,7 +103,9 @@ class Programs:
             if self.alive[k]:
                 grad = adjoint.states[k]
                 leaf = graph.leaf("grad_state", width, k)
-                recurrences.append(Recurrence(leaf, graph.fill(0, width) if grad is None else grad, width))
+                recurrences.append(
+                    Recurrence(leaf, graph.fill(0, width) if grad is None else grad, width)
+                )
         writes: list[tuple[int, int]] = []
         if needs.x:
             grad_x = graph.fill(0.0, step.x_width) if adjoint.x is None else adjoint.x
@@ -128,6 +132,8 @@ class Programs:
 
 @dataclass
 class Compiled:
+    """A traced cell: its step, what is worked out once a run, and the programs made of it."""
+
     step: Step
     once: Once
     leaves: list[Leaf]
@@ -136,12 +142,14 @@ class Compiled:
     floating: tuple[bool, ...]
     output_shape: tuple[int, ...]
     forward_nodes: int
-    _programs: dict[tuple[Needs, bool], Programs] = field(default_factory=lambda: {})
+    _programs: dict[tuple[Needs, bool], Programs] = field(default_factory=dict)
 
     def accumulators(self) -> tuple[tuple[int, int], ...]:
+        """Shapes of the gradients that are sums over time: of the matrices, then of the vectors."""
         return (*self.step.matrices, *((1, width) for width in self.step.shared_widths))
 
     def input_reads(self) -> dict[int, int]:
+        """Leaves of the graph that are streams in both passes."""
         graph = self.step.graph
         reads = {graph.leaf("x", self.step.x_width): 0}
         for i, noise in enumerate(self.step.noises):
@@ -215,6 +223,7 @@ class Compiled:
         )
 
     def leaf_tensors(self) -> list[Tensor]:
+        """The captured tensors as they are now."""
         return [leaf.get() for leaf in self.leaves]
 
     def fits(self, tensors: list[Tensor]) -> bool:
@@ -228,8 +237,7 @@ def compile_cell(cell: nn.Module, x: Tensor, state: nest.Nest) -> Compiled:
     Raises:
         Refused: the cell does something that the compiler cannot take.
     """
-    global _traces
-    _traces += 1
+    _events["traces"] += 1
     failure: Exception | None = None
     for pair in _row_numbers(cell, x, state):
         traces = [_trace(cell, x, state, rows) for rows in pair]

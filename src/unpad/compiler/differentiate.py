@@ -17,7 +17,7 @@ from unpad.compiler.step import Graph, Step
 
 @dataclass(frozen=True)
 class Needs:
-    """Which gradients are wanted, and which arrive (a loss on final states alone sends none per token)."""
+    """Which gradients are wanted, and which arrive: a loss on final states sends none per token."""
 
     x: bool
     states: tuple[bool, ...]
@@ -27,6 +27,7 @@ class Needs:
     from_states: tuple[bool, ...] = ()
 
     def any(self) -> bool:
+        """Whether there is anything to differentiate for."""
         return self.x or any(self.states) or any(self.matrices) or any(self.shared)
 
 
@@ -39,7 +40,7 @@ class Sum:
     grad: int
 
 
-@dataclass(frozen=True)
+@dataclass
 class Adjoint:
     """``states``: for each state, the node of its gradient, or None where nothing flows."""
 
@@ -75,7 +76,9 @@ def _flowing(graph: Graph, needs: Needs, alive: list[bool], forward_nodes: int) 
             flows = wanted[node.op](node)
         elif node.op == "state":
             flows = alive[node.index]
-        elif node.op == "stop" or (node.op in OPERATIONS and OPERATIONS[node.op].derivative is None):
+        elif node.op == "stop" or (
+            node.op in OPERATIONS and OPERATIONS[node.op].derivative is None
+        ):
             flows = False
         else:
             flows = any(arg in found for arg in node.args)
@@ -138,6 +141,20 @@ def differentiate(
     """Add the adjoint of the step, its first ``forward_nodes`` nodes, to its graph."""
     graph = step.graph
     flowing, alive = requiring(step, needs, floating, forward_nodes)
+    arriving = _arriving(step, needs, flowing, alive)
+    adjoint = Adjoint(graph, None, [None] * len(step.states), [], [])
+    for number in range(forward_nodes - 1, -1, -1):
+        grad = arriving.total(number) if number in flowing else None
+        if grad is not None:
+            graph.source = graph.where.get(number, "")
+            _propagate(adjoint, needs, number, grad, flowing, arriving)
+    graph.source = ""
+    return adjoint
+
+
+def _arriving(step: Step, needs: Needs, flowing: set[int], alive: list[bool]) -> _Contributions:
+    """Gradients from outside: of the output, and of the new states."""
+    graph = step.graph
     arriving = _Contributions(graph)
     if needs.from_output and step.output in flowing:
         arriving.add(step.output, graph.leaf("grad_output", graph[step.output].width))
@@ -146,49 +163,49 @@ def differentiate(
             arriving.add(node, graph.leaf("grad_state", graph[node].width, k))
         if k < len(needs.from_states) and needs.from_states[k] and node in flowing:
             arriving.add(node, graph.leaf("grad_states", graph[node].width, k))
-    matrix_sums: list[Sum] = []
-    shared_sums: list[Sum] = []
-    x: int | None = None
-    states: list[int | None] = [None] * len(step.states)
-    for number in range(forward_nodes - 1, -1, -1):
-        grad = arriving.total(number) if number in flowing else None
-        if grad is None:
-            continue
-        node = graph[number]
-        graph.source = graph.where.get(number, "")
-        if node.op == "x":
-            x = grad
-        elif node.op == "state":
-            states[node.index] = grad
-        elif node.op == "shared":
-            shared_sums.append(Sum(node.index, None, grad))
-        elif node.op == "linear":
-            if needs.matrices[node.index // 2]:
-                matrix_sums.append(Sum(node.index // 2, node.args[0], grad))
-            if node.args[0] in flowing:
-                width = graph[node.args[0]].width
-                arriving.add(node.args[0], graph.linear(grad, node.index // 2, width, transposed=True))
-        else:
-            _propagate(graph, number, grad, flowing, arriving)
-    graph.source = ""
-    return Adjoint(graph, x, states, matrix_sums, shared_sums)
+    return arriving
 
 
 def _propagate(
-    graph: Graph, number: int, grad: int, flowing: set[int], arriving: _Contributions
+    adjoint: Adjoint,
+    needs: Needs,
+    number: int,
+    grad: int,
+    flowing: set[int],
+    arriving: _Contributions,
 ) -> None:
+    """Pass the gradient of a node on to its arguments, or take it down as a result."""
+    graph = adjoint.graph
     node = graph[number]
-    if node.op == "slice":
+    if node.op == "x":
+        adjoint.x = grad
+    elif node.op == "state":
+        adjoint.states[node.index] = grad
+    elif node.op == "shared":
+        adjoint.shared_sums.append(Sum(node.index, None, grad))
+    elif node.op == "slice":
         arriving.add(node.args[0], grad, node.dims[0])
-        return
-    if node.op == "concat":
+    elif node.op == "linear":
+        (arg,), matrix = node.args, node.index // 2
+        if needs.matrices[matrix]:
+            adjoint.matrix_sums.append(Sum(matrix, arg, grad))
+        if arg in flowing:
+            arriving.add(arg, graph.linear(grad, matrix, graph[arg].width, transposed=True))
+    elif node.op == "concat":
         at = 0
         for part in node.args:
             width = graph[part].width
             if part in flowing:
                 arriving.add(part, graph.slice(grad, at, width))
             at += width
-        return
+    else:
+        _by_rule(graph, number, grad, flowing, arriving)
+
+
+def _by_rule(
+    graph: Graph, number: int, grad: int, flowing: set[int], arriving: _Contributions
+) -> None:
+    node = graph[number]
     operation = OPERATIONS[node.op]
     assert operation.derivative is not None
     grads = operation.derivative(graph, number, grad)

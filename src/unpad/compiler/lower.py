@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -37,6 +37,8 @@ Dims = tuple[Dim, ...]
 
 @dataclass(frozen=True)
 class Row:
+    """A value of a row, or of several rows merged with features."""
+
     node: int
     dims: Dims
     kind: str = "float"
@@ -52,6 +54,8 @@ class OnceRef:
 
 @dataclass(frozen=True)
 class Shared:
+    """A tensor that depends on no row."""
+
     ref: OnceRef
     shape: tuple[int, ...]
     kind: str = "float"
@@ -68,15 +72,16 @@ class Once:
     """What depends on nothing of a step: plain torch calls, run under autograd before the loop."""
 
     leaves: int
-    calls: list[Call] = field(default_factory=lambda: [])
+    calls: list[Call] = field(default_factory=list)
     count: int = 0
-    matrices: list[OnceRef] = field(default_factory=lambda: [])
-    shared: list[OnceRef] = field(default_factory=lambda: [])
+    matrices: list[OnceRef] = field(default_factory=list)
+    shared: list[OnceRef] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.count = self.leaves
 
     def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> OnceRef:
+        """Add a call; its result is named by the reference."""
         self.calls.append((function, args, kwargs, (self.count,)))
         self.count += 1
         return OnceRef(self.count - 1)
@@ -107,6 +112,7 @@ def once_refs(args: Any) -> list[OnceRef]:
 
 
 def features(dims: Dims) -> tuple[int, ...]:
+    """Sizes of the row that these dims describe."""
     return tuple(d.n for d in dims)
 
 
@@ -118,7 +124,7 @@ def as_vector(tensor: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> Ten
 class Lowering:
     """Walks a trace; `rules` maps an ATen name to the function that lowers it."""
 
-    rules: dict[str, Callable[..., Any]] = {}
+    rules: ClassVar[dict[str, Callable[..., Any]]] = {}
 
     def __init__(self, trace: Trace, dtype: torch.dtype) -> None:
         self.trace, self.dtype = trace, dtype
@@ -134,6 +140,7 @@ class Lowering:
     # -- the walk --------------------------------------------------------------------------------
 
     def run(self) -> Step:
+        """The step that the trace is."""
         widths: list[int] = []
         for number in range(self.trace.inputs):
             dims = (Dim(1, True), *(Dim(size) for size in self.trace.shapes[number][1:]))
@@ -163,6 +170,7 @@ class Lowering:
         )
 
     def lower(self, record: Record) -> None:
+        """One traced operation."""
         args, kwargs = pytree.tree_map(self.value, (record.args, record.kwargs))
         name = record.func.overloadpacket.__name__
         flat = pytree.tree_leaves((args, kwargs))
@@ -187,11 +195,15 @@ class Lowering:
     def makes_rows(self, name: str, flat: list[Any]) -> bool:
         """Whether a call without row arguments names the number of rows in a size."""
         return any(
-            isinstance(v, int) and not isinstance(v, bool) and v >= self.trace.rows and v % self.trace.rows == 0
+            isinstance(v, int)
+            and not isinstance(v, bool)
+            and v >= self.trace.rows
+            and v % self.trace.rows == 0
             for v in flat
         )
 
     def call_once(self, record: Record, args: Any, kwargs: Any) -> Any:
+        """An operation on shared tensors alone: kept as it is, to be called once a run."""
         as_refs = pytree.tree_map(lambda v: v.ref if isinstance(v, Shared) else v, (args, kwargs))
         func = record.func
         name = func.overloadpacket.__name__
@@ -210,6 +222,7 @@ class Lowering:
         ]
 
     def value(self, arg: Any) -> Any:
+        """What a traced argument stands for."""
         if isinstance(arg, Ref):
             return self.values[arg.number]
         if isinstance(arg, LeafRef):
@@ -218,6 +231,7 @@ class Lowering:
         return arg
 
     def result(self, ref: Any, what: str) -> int:
+        """The node of what the cell returns."""
         value = self.value(ref)
         if isinstance(value, Shared):
             raise Refused(f"{what} does not depend on the row: it has no row axis")
@@ -226,23 +240,32 @@ class Lowering:
         return self.widen(value.node, math.prod(features(value.dims)))
 
     def widen(self, node: int, width: int) -> int:
+        """A node of width 1 spread over a width."""
         return node if self.graph[node].width == width else self.graph.expand(node, 1, width, 1)
 
     def check(self, ref: Ref, value: Row) -> None:
+        """The dims that a rule gave must be the shape that was traced."""
         shape = tuple(d.n * (self.trace.rows if d.rows else 1) for d in value.dims)
         if shape != self.trace.shapes[ref.number]:
             raise self.refuse(f"was lowered to {shape}, not to {self.trace.shapes[ref.number]}")
 
     def stop_gradient(self, value: Row) -> Row:
-        return self.row(self.graph.add(Node("stop", (value.node,), self.graph[value.node].width)), value.dims, value.kind)
+        """The same value, with no gradient through it."""
+        return Row(
+            self.graph.add(Node("stop", (value.node,), self.graph[value.node].width)),
+            value.dims,
+            value.kind,
+        )
 
     def refuse(self, reason: str) -> Refused:
+        """Why this operation cannot be taken, with its source line."""
         assert self.record is not None
         return Refused(f"{self.record.func} at {self.record.where} {reason}")
 
     # -- values ----------------------------------------------------------------------------------
 
     def kind(self, dtype: torch.dtype) -> str:
+        """float, int or bool; another float than the program's is refused."""
         if dtype.is_floating_point and dtype != self.dtype:
             raise Refused(f"{dtype} in a cell of {self.dtype}; the program has one dtype")
         if dtype.is_complex:
@@ -250,14 +273,12 @@ class Lowering:
         return _kind(dtype)
 
     def dims(self, sizes: tuple[int, ...]) -> Dims:
+        """Which of these sizes counts rows."""
         rows = self.trace.rows
         found = [s >= rows and s % rows == 0 for s in sizes]
         if sum(found) > 1:
             raise self.refuse("has two row axes")
         return tuple(Dim(s // rows if f else s, f) for s, f in zip(sizes, found, strict=True))
-
-    def row(self, node: int, dims: Dims, kind: str = "float") -> Row:
-        return Row(node, dims, kind)
 
     def shared_vector(self, value: Shared, shape: tuple[int, ...]) -> int:
         """The node of a shared tensor, broadcast to a row's shape."""
@@ -280,7 +301,10 @@ class Lowering:
             self.once.matrices.append(value.ref)
         return number
 
-    def once_op(self, function: Callable[..., Tensor], value: Shared, shape: tuple[int, ...], *args: Any) -> Shared:
+    def once_op(
+        self, function: Callable[..., Tensor], value: Shared, shape: tuple[int, ...], *args: Any
+    ) -> Shared:
+        """A call on a shared tensor whose result has a known shape."""
         return Shared(self.once.call(function, value.ref, *args), shape)
 
     def to_row(self, value: Any, dims: Dims) -> int:
@@ -303,6 +327,7 @@ class Lowering:
         return self.broadcast(value.node, features(padded_dims), target)
 
     def broadcast(self, node: int, shape: tuple[int, ...], target: tuple[int, ...]) -> int:
+        """A node spread from one row shape to another."""
         if self.graph[node].width == 1 or shape == target:
             return node
         current = list(shape)
@@ -325,6 +350,7 @@ class Lowering:
         return tuple(self.common_dim(column) for column in columns)
 
     def common_dim(self, column: tuple[Dim, ...]) -> Dim:
+        """One axis of a broadcast result."""
         rows = [d for d in column if d.rows]
         n = max(d.n for d in column) if min(d.n for d in column) > 0 else 0
         if rows and any(d.n != rows[0].n for d in rows):
@@ -342,6 +368,7 @@ class Lowering:
         return Row(node, dims, kind or self.promoted(*values))
 
     def promoted(self, *values: Any) -> str:
+        """The kind of an arithmetic result."""
         kinds = [v.kind if isinstance(v, (Row, Shared)) else _kind_of(v) for v in values]
         return "float" if "float" in kinds else "int" if "int" in kinds else "bool"
 

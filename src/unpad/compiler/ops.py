@@ -1,9 +1,9 @@
-"""The one table of operations: name, meaning in torch, derivative rule. Opcodes have the same names.
+"""The one table of operations: name, meaning in torch, derivative rule; opcodes by the same names.
 
 *Meaning*: a function of row tensors [..., width] (and the node's ``dims``), in differentiable torch
 operations: the specification that the native kernels are tested against.
 *Derivative*: a rule that, for ``y = op(args)`` and the gradient of y, adds the gradients of the
-arguments to the graph, in operations of this very table. ``None``: the operation is a step function.
+arguments to the graph, in operations of this very table. ``None``: a step function.
 How to add an operation: CONTRIBUTING.md.
 """
 
@@ -196,7 +196,9 @@ def _onehot_max(a: Tensor, dims: tuple[int, ...]) -> Tensor:
 def _normalized(a: Tensor, eps: Tensor, dims: tuple[int, ...]) -> Tensor:
     view = _view(a, dims)
     centred = view - view.mean(-1, keepdim=True)
-    return (centred * torch.rsqrt(centred.square().mean(-1, keepdim=True) + eps[..., None])).flatten(-2)
+    return (
+        centred * torch.rsqrt(centred.square().mean(-1, keepdim=True) + eps[..., None])
+    ).flatten(-2)
 
 
 def _inv_std(a: Tensor, eps: Tensor, dims: tuple[int, ...]) -> Tensor:
@@ -208,15 +210,19 @@ def _bool(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def _expanded(a: Tensor, dims: tuple[int, ...]) -> Tensor:
-    outer, n, inner = dims
+    outer, _, inner = dims
     return a.reshape(*a.shape[:-1], outer, 1, inner).expand(*a.shape[:-1], *dims).flatten(-3)
 
 
-def _e(name: str, arity: int, meaning: Any, derivative: Rule | None, *, dear: bool = False) -> Operation:
+def _e(
+    name: str, arity: int, meaning: Any, derivative: Rule | None, *, dear: bool = False
+) -> Operation:
     return Operation(name, arity, meaning, derivative, dear)
 
 
-def _f(name: str, arity: int, meaning: Any, derivative: Rule | None, *, dear: bool = True) -> Operation:
+def _f(
+    name: str, arity: int, meaning: Any, derivative: Rule | None, *, dear: bool = True
+) -> Operation:
     return Operation(name, arity, meaning, derivative, dear, elementwise=False)
 
 
@@ -229,28 +235,104 @@ _TABLE = [
     _e("exp", 1, torch.exp, _unary(lambda g, a, y: y), dear=True),
     _e("expm1", 1, torch.expm1, _unary(lambda g, a, y: g.op("add", y, _c(g, 1))), dear=True),
     _e("log", 1, torch.log, _unary(lambda g, a, y: _reciprocal(g, a)), dear=True),
-    _e("log1p", 1, torch.log1p, _unary(lambda g, a, y: _reciprocal(g, g.op("add", a, _c(g, 1)))), dear=True),
-    _e("log2", 1, torch.log2, _unary(lambda g, a, y: g.op("div", _c(g, 1 / math.log(2)), a)), dear=True),
+    _e(
+        "log1p",
+        1,
+        torch.log1p,
+        _unary(lambda g, a, y: _reciprocal(g, g.op("add", a, _c(g, 1)))),
+        dear=True,
+    ),
+    _e(
+        "log2",
+        1,
+        torch.log2,
+        _unary(lambda g, a, y: g.op("div", _c(g, 1 / math.log(2)), a)),
+        dear=True,
+    ),
     _e("sqrt", 1, torch.sqrt, _unary(lambda g, a, y: g.op("div", _c(g, 0.5), y)), dear=True),
-    _e("rsqrt", 1, torch.rsqrt, _unary(lambda g, a, y: g.op("mul", g.op("mul", _c(g, -0.5), y), g.op("square", y))), dear=True),
-    _e("reciprocal", 1, torch.reciprocal, _unary(lambda g, a, y: g.op("neg", g.op("square", y))), dear=True),
+    _e(
+        "rsqrt",
+        1,
+        torch.rsqrt,
+        _unary(lambda g, a, y: g.op("mul", g.op("mul", _c(g, -0.5), y), g.op("square", y))),
+        dear=True,
+    ),
+    _e(
+        "reciprocal",
+        1,
+        torch.reciprocal,
+        _unary(lambda g, a, y: g.op("neg", g.op("square", y))),
+        dear=True,
+    ),
     _e("square", 1, torch.square, _unary(lambda g, a, y: g.op("mul", _c(g, 2), a))),
     _e("sin", 1, torch.sin, _unary(lambda g, a, y: g.op("cos", a)), dear=True),
     _e("cos", 1, torch.cos, _unary(lambda g, a, y: g.op("neg", g.op("sin", a))), dear=True),
     _e("tan", 1, torch.tan, _unary(lambda g, a, y: _one_plus_square(g, y)), dear=True),
-    _e("asin", 1, torch.asin, _unary(lambda g, a, y: g.op("rsqrt", _one_minus_square(g, a))), dear=True),
-    _e("acos", 1, torch.acos, _unary(lambda g, a, y: g.op("neg", g.op("rsqrt", _one_minus_square(g, a)))), dear=True),
-    _e("atan", 1, torch.atan, _unary(lambda g, a, y: _reciprocal(g, _one_plus_square(g, a))), dear=True),
+    _e(
+        "asin",
+        1,
+        torch.asin,
+        _unary(lambda g, a, y: g.op("rsqrt", _one_minus_square(g, a))),
+        dear=True,
+    ),
+    _e(
+        "acos",
+        1,
+        torch.acos,
+        _unary(lambda g, a, y: g.op("neg", g.op("rsqrt", _one_minus_square(g, a)))),
+        dear=True,
+    ),
+    _e(
+        "atan",
+        1,
+        torch.atan,
+        _unary(lambda g, a, y: _reciprocal(g, _one_plus_square(g, a))),
+        dear=True,
+    ),
     _e("sinh", 1, torch.sinh, _unary(lambda g, a, y: g.op("cosh", a)), dear=True),
     _e("cosh", 1, torch.cosh, _unary(lambda g, a, y: g.op("sinh", a)), dear=True),
-    _e("asinh", 1, torch.asinh, _unary(lambda g, a, y: g.op("rsqrt", _one_plus_square(g, a))), dear=True),
-    _e("acosh", 1, torch.acosh, _unary(lambda g, a, y: g.op("rsqrt", g.op("sub", g.op("square", a), _c(g, 1)))), dear=True),
-    _e("atanh", 1, torch.atanh, _unary(lambda g, a, y: _reciprocal(g, _one_minus_square(g, a))), dear=True),
+    _e(
+        "asinh",
+        1,
+        torch.asinh,
+        _unary(lambda g, a, y: g.op("rsqrt", _one_plus_square(g, a))),
+        dear=True,
+    ),
+    _e(
+        "acosh",
+        1,
+        torch.acosh,
+        _unary(lambda g, a, y: g.op("rsqrt", g.op("sub", g.op("square", a), _c(g, 1)))),
+        dear=True,
+    ),
+    _e(
+        "atanh",
+        1,
+        torch.atanh,
+        _unary(lambda g, a, y: _reciprocal(g, _one_minus_square(g, a))),
+        dear=True,
+    ),
     _e("tanh", 1, torch.tanh, lambda g, y, d: (g.op("tanh_grad", d, y),), dear=True),
     _e("sigmoid", 1, torch.sigmoid, lambda g, y, d: (g.op("sigmoid_grad", d, y),), dear=True),
     _e("relu", 1, torch.relu, lambda g, y, d: (_masked(g, g.op("gt", y, _c(g, 0)), d),)),
-    _e("softplus", 1, lambda a: torch.logaddexp(a, torch.zeros_like(a)), _unary(lambda g, a, y: g.op("sigmoid", a)), dear=True),
-    _e("erf", 1, torch.erf, _unary(lambda g, a, y: g.op("mul", _c(g, 2 / math.sqrt(math.pi)), g.op("exp", g.op("neg", g.op("square", a))))), dear=True),
+    _e(
+        "softplus",
+        1,
+        lambda a: torch.logaddexp(a, torch.zeros_like(a)),
+        _unary(lambda g, a, y: g.op("sigmoid", a)),
+        dear=True,
+    ),
+    _e(
+        "erf",
+        1,
+        torch.erf,
+        _unary(
+            lambda g, a, y: g.op(
+                "mul", _c(g, 2 / math.sqrt(math.pi)), g.op("exp", g.op("neg", g.op("square", a)))
+            )
+        ),
+        dear=True,
+    ),
     _e("floor", 1, torch.floor, None),
     _e("ceil", 1, torch.ceil, None),
     _e("round", 1, torch.round, None),
@@ -287,7 +369,15 @@ _TABLE = [
     _f("normalize", 2, _normalized, _normalize),
     _f("inv_std", 2, _inv_std, None),
     _f("take", 1, lambda a, table: a[..., list(table)], _scatter_back, dear=False),
-    _f("scatter", 1, lambda a, table, width: a.new_zeros(*a.shape[:-1], width).index_add(-1, torch.tensor(table, device=a.device), a), None, dear=False),
+    _f(
+        "scatter",
+        1,
+        lambda a, table, width: a.new_zeros(*a.shape[:-1], width).index_add(
+            -1, torch.tensor(table, device=a.device), a
+        ),
+        None,
+        dear=False,
+    ),
 ]
 OPERATIONS: dict[str, Operation] = {operation.name: operation for operation in _TABLE}
 

@@ -2,8 +2,8 @@
 
 Forward values are *primal*, values that depend on an arriving gradient are not. The primal values
 that the adjoint reads directly are its frontier. Of these, products, transcendentals and reductions
-are saved, the rest is recomputed wherever that needs nothing but saved values, states (their history
-is kept) and streams; only where it would need more, it is saved itself.
+are saved, the rest is recomputed wherever that needs nothing but saved values, streams and states
+(whose history is kept); only where it would need more is it saved itself.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ FREE_LEAVES = frozenset({"x", "noise", "shared", "const"})
 
 @dataclass(frozen=True)
 class Saved:
+    """Nodes whose values are kept, and states whose history is kept."""
+
     nodes: tuple[int, ...]
     states: tuple[int, ...]
 
@@ -33,6 +35,7 @@ def roots(adjoint: Adjoint) -> list[int]:
 
 
 def is_dear(graph: Graph, number: int) -> bool:
+    """Whether a value costs more to compute again than to keep."""
     node = graph[number]
     return node.op == "linear" or (node.op in OPERATIONS and OPERATIONS[node.op].dear)
 

@@ -7,8 +7,8 @@ the rows (tokens) of a ragged batch:
 - a *loop* phase runs them step by step, since it carries a state from token to token;
 - a *reduce* phase sums over the rows of a window into accumulators (every parameter's gradient).
 
-Every value of a row is a flat vector of ``width`` numbers: shapes were resolved by the compiler into
-widths, column offsets and the ``dims`` of an instruction. That is what keeps an engine small.
+Every value of a row is a flat vector of ``width`` numbers: shapes were resolved by the compiler
+into widths, column offsets and the ``dims`` of an instruction. That is what keeps an engine small.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ class Kind(IntEnum):
 
 
 class PhaseKind(IntEnum):
+    """How a phase goes over the rows."""
+
     BULK = 0
     LOOP = 1
     REDUCE = 2
@@ -71,6 +73,8 @@ class Instruction:
 
 @dataclass(frozen=True)
 class Phase:
+    """Instructions that run together."""
+
     kind: PhaseKind
     instructions: tuple[Instruction, ...]
 
@@ -85,6 +89,8 @@ class State:
 
 @dataclass(frozen=True)
 class Pass:
+    """One direction of a program; ``stream_widths`` has the width of every external stream."""
+
     buffers: tuple[Buffer, ...]
     phases: tuple[Phase, ...]
     states: tuple[State, ...]

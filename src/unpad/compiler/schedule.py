@@ -12,7 +12,7 @@ products run over many tokens at once. Sums over time come last.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
 from unpad.compiler.program import (
@@ -63,7 +63,7 @@ class Scheduled:
     shared: tuple[int, ...]
 
 
-# -- where in time -----------------------------------------------------------------------------------
+# -- where in time ---------------------------------------------------------------------------------
 
 
 def live_nodes(work: Work) -> list[int]:
@@ -87,7 +87,9 @@ def levels(work: Work, live: list[int]) -> tuple[dict[int, int], list[int]]:
     reach = [depends[r.new] | {i} for i, r in enumerate(work.recurrences)]
     for _ in range(count):
         reach = [set().union(*(reach[j] for j in mine)) for mine in reach]
-    together = [frozenset(j for j in range(count) if j in reach[i] and i in reach[j]) for i in range(count)]
+    together = [
+        frozenset(j for j in range(count) if j in reach[i] and i in reach[j]) for i in range(count)
+    ]
     order = sorted(set(together), key=lambda scc: (len(reach[min(scc)]), min(scc)))
     level = [order.index(scc) + 1 for scc in together]
     feeds: dict[int, set[int]] = defaultdict(set)
@@ -126,7 +128,7 @@ def _ancestors(work: Work, number: int) -> set[int]:
     return seen
 
 
-# -- where in memory ---------------------------------------------------------------------------------
+# -- where in memory -------------------------------------------------------------------------------
 
 
 @dataclass
@@ -135,15 +137,15 @@ class _Layout:
     live: list[int]
     position: dict[int, int]
     level: list[int]
-    buffers: list[Buffer] = field(default_factory=lambda: [])
-    numbers: dict[Buffer, int] = field(default_factory=lambda: {})
-    place: dict[int, Operand] = field(default_factory=lambda: {})
-    constants: list[float] = field(default_factory=lambda: [])
-    shared: list[int] = field(default_factory=lambda: [])
-    fused: dict[int, tuple[int, int]] = field(default_factory=lambda: {})
-    skipped: set[int] = field(default_factory=lambda: set())
-    readers: dict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
-    late_states: dict[int, Operand] = field(default_factory=lambda: {})
+    buffers: list[Buffer] = field(default_factory=list)
+    numbers: dict[Buffer, int] = field(default_factory=dict)
+    place: dict[int, Operand] = field(default_factory=dict)
+    constants: list[float] = field(default_factory=list)
+    shared: list[int] = field(default_factory=list)
+    fused: dict[int, tuple[int, int]] = field(default_factory=dict)
+    skipped: set[int] = field(default_factory=set[int])
+    readers: defaultdict[int, set[int]] = field(default_factory=lambda: defaultdict(set[int]))
+    late_states: dict[int, Operand] = field(default_factory=dict)
 
     @property
     def graph(self) -> Graph:
@@ -178,7 +180,11 @@ class _Layout:
     def count_readers(self) -> None:
         """At which positions the memory of each node is read."""
         for number in self.live:
-            if number in self.skipped or self.is_leaf(number) or self.graph[number].op in ("slice", "stop"):
+            if (
+                number in self.skipped
+                or self.is_leaf(number)
+                or self.graph[number].op in ("slice", "stop")
+            ):
                 continue
             for arg in self.arguments(number):
                 self.readers[self.base(arg)[0]].add(self.position[number])
@@ -201,8 +207,11 @@ class _Layout:
 
     def assign(self) -> None:
         """A place for every node that is computed; consumers first, so that parts of a concat can
-        be computed where the concat wants them."""
-        streams = {self.base(n)[0]: s for n, s in reversed(self.work.writes) if self.base(n) == (n, 0)}
+        be computed where the concat wants them.
+        """
+        streams = {
+            self.base(n)[0]: s for n, s in reversed(self.work.writes) if self.base(n) == (n, 0)
+        }
         nexts = {r.new: i for i, r in reversed(list(enumerate(self.work.recurrences)))}
         for number in reversed(self.live):
             node = self.graph[number]
@@ -273,34 +282,41 @@ class _Layout:
         return self.late_states[state]
 
 
-# -- instructions ------------------------------------------------------------------------------------
+# -- instructions ----------------------------------------------------------------------------------
 
 
 def _fuse(layout: _Layout) -> None:
     """add(linear, z) becomes one product that starts from z; add(mul, z) one multiply-add."""
     work, graph = layout.work, layout.graph
-    uses: dict[int, int] = defaultdict(int)
-    for number in layout.live:
-        if number not in work.reads:
-            for arg in graph[number].args:
-                uses[arg] += 1
-    for number in [n for n, _ in work.writes] + [r.new for r in work.recurrences]:
-        uses[number] += 1
-    for _, left, grad in work.sums:
-        for number in (left, grad):
-            if number is not None:
-                uses[number] += 1
+    uses = _use_counts(layout)
+
+    def fits(wanted: str, inner: int, number: int) -> bool:
+        node = graph[inner]
+        alone = node.op == wanted and uses[inner] == 1 and inner not in work.reads
+        same_place = layout.position[inner] == layout.position[number]
+        return alone and same_place and node.width == graph[number].width
+
     for number in layout.live:
         node = graph[number]
         if node.op != "add" or number in work.reads:
             continue
-        for wanted in ("linear", "mul"):
-            for inner, other in (node.args, node.args[::-1]):
-                good = graph[inner].op == wanted and uses[inner] == 1 and inner not in work.reads
-                good = good and graph[inner].width == node.width and inner != other
-                if good and number not in layout.fused and layout.position[inner] == layout.position[number]:
-                    layout.fused[number] = (inner, other)
-                    layout.skipped.add(inner)
+        pairs = [(w, *pair) for w in ("linear", "mul") for pair in (node.args, node.args[::-1])]
+        for wanted, inner, other in pairs:
+            if fits(wanted, inner, number):
+                layout.fused[number] = (inner, other)
+                layout.skipped.add(inner)
+                break
+
+
+def _use_counts(layout: _Layout) -> Counter[int]:
+    work = layout.work
+    uses: Counter[int] = Counter(n for n, _ in work.writes)
+    uses.update(r.new for r in work.recurrences)
+    uses.update(n for _, left, grad in work.sums for n in (left, grad) if n is not None)
+    for number in layout.live:
+        if number not in work.reads:
+            uses.update(layout.graph[number].args)
+    return uses
 
 
 class _Emitter:
@@ -348,7 +364,9 @@ class _Emitter:
         position = layout.position[number]
         width = layout.work.stream_widths[stream]
         source = layout.operand(number, position)
-        self.code[position].append(Instruction("copy", layout.whole(Kind.STREAM, width, stream), (source,)))
+        self.code[position].append(
+            Instruction("copy", layout.whole(Kind.STREAM, width, stream), (source,))
+        )
 
     def emit(self, number: int) -> None:
         layout, node = self.layout, self.layout.graph[number]

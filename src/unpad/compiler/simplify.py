@@ -41,7 +41,7 @@ class _Rebuild:
     old: Step
     once: Once
     graph: Graph = field(default_factory=Graph)
-    number: dict[int, int] = field(default_factory=lambda: {})
+    number: dict[int, int] = field(default_factory=dict)
 
     def run(self, rewrite: Rewrite) -> Step:
         for number in self.old.needed():
@@ -99,10 +99,11 @@ def _use_counts(step: Step) -> Counter[int]:
     return counts
 
 
-# -- products ----------------------------------------------------------------------------------------
+# -- products --------------------------------------------------------------------------------------
 
 
 def split_products(step: Step, once: Once) -> Step:
+    """Multiply the parts of a joined row apart where some depend on a state and some do not."""
     classes = _classes(step.graph)
 
     def rewrite(new: _Rebuild, number: int, node: Node) -> int | None:
@@ -164,10 +165,11 @@ def merge_products(step: Step, once: Once) -> Step:
     return _Rebuild(step, once).run(rewrite)
 
 
-# -- sums --------------------------------------------------------------------------------------------
+# -- sums ------------------------------------------------------------------------------------------
 
 
 def gather_sums(step: Step, once: Once) -> Step:
+    """Add up the terms of a sum from what is known first to what is known last."""
     graph, counts, classes = step.graph, _use_counts(step), _classes(step.graph)
     inner = {
         arg
@@ -178,11 +180,7 @@ def gather_sums(step: Step, once: Once) -> Step:
     }
 
     def terms(number: int) -> list[int]:
-        return [
-            t
-            for arg in graph[number].args
-            for t in (terms(arg) if arg in inner else [arg])
-        ]
+        return [t for arg in graph[number].args for t in (terms(arg) if arg in inner else [arg])]
 
     def rewrite(new: _Rebuild, number: int, node: Node) -> int | None:
         if node.op != "add" or number in inner:
@@ -315,14 +313,15 @@ def _plan(
 
 
 def merge_columns(step: Step, once: Once) -> Step:
+    """Call a function once for neighbouring columns."""
     graph = step.graph
     by_base: dict[tuple[str, int], list[int]] = defaultdict(list)
     for number in step.needed():
         node = graph[number]
         operation = OPERATIONS.get(node.op)
-        if operation and operation.elementwise and operation.arity == 1:
-            if graph[node.args[0]].op == "slice":
-                by_base[node.op, graph[node.args[0]].args[0]].append(number)
+        unary = operation is not None and operation.elementwise and operation.arity == 1
+        if unary and graph[node.args[0]].op == "slice":
+            by_base[node.op, graph[node.args[0]].args[0]].append(number)
     place: dict[int, tuple[int, int, int]] = {}
     for members in by_base.values():
         members.sort(key=lambda m: graph[graph[m].args[0]].dims[0])
@@ -355,7 +354,7 @@ def _neighbours(graph: Graph, members: list[int]) -> list[list[int]]:
     return [run for run in runs if len(run) > 1]
 
 
-# -- what is left ------------------------------------------------------------------------------------
+# -- what is left ----------------------------------------------------------------------------------
 
 
 def _compact(step: Step, once: Once) -> tuple[Step, Once]:
@@ -366,7 +365,9 @@ def _compact(step: Step, once: Once) -> tuple[Step, Once]:
 
     def rewrite(new: _Rebuild, number: int, node: Node) -> int | None:
         if node.op == "linear":
-            return new.graph.linear(new.number[node.args[0]], matrices.index(node.index // 2), node.width)
+            return new.graph.linear(
+                new.number[node.args[0]], matrices.index(node.index // 2), node.width
+            )
         if node.op == "shared":
             return new.graph.leaf("shared", node.width, shared.index(node.index))
         return None

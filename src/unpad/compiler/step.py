@@ -10,14 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-LEAVES = frozenset({"x", "state", "noise", "shared", "const", "grad_output", "grad_state", "grad_states"})
+LEAVES = frozenset(
+    {"x", "state", "noise", "shared", "const", "grad_output", "grad_state", "grad_states"}
+)
 VIEWS = frozenset({"slice", "concat", "stop"})
 
 
 @dataclass(frozen=True)
 class Node:
     """``index`` numbers leaves (which state, which shared vector) and matrices; ``dims`` views the
-    row as [outer, n, inner], or is (start,) for a slice; ``value`` is a constant's."""
+    row as [outer, n, inner], or is (start,) for a slice; ``value`` is a constant's.
+    """
 
     op: str
     args: tuple[int, ...]
@@ -31,7 +34,8 @@ class Node:
 @dataclass(frozen=True)
 class Noise:
     """Random numbers drawn before the loop: ``kind`` is keep, uniform or normal; per token, or the
-    same for all tokens of a sequence. ``drop`` is the probability of a 0 in a keep mask."""
+    same for all tokens of a sequence. ``drop`` is the probability of a 0 in a keep mask.
+    """
 
     kind: str
     width: int
@@ -43,10 +47,10 @@ class Noise:
 class Graph:
     """Nodes by number. ``where`` keeps the source line that asked for a node, for messages."""
 
-    nodes: list[Node] = field(default_factory=lambda: [])
-    where: dict[int, str] = field(default_factory=lambda: {})
+    nodes: list[Node] = field(default_factory=list)
+    where: dict[int, str] = field(default_factory=dict)
     source: str = ""
-    _numbers: dict[Node, int] = field(default_factory=lambda: {})
+    _numbers: dict[Node, int] = field(default_factory=dict)
 
     def __getitem__(self, number: int) -> Node:
         return self.nodes[number]
@@ -62,12 +66,15 @@ class Graph:
         return known
 
     def leaf(self, op: str, width: int, index: int = 0) -> int:
+        """A value that comes from outside the step."""
         return self.add(Node(op, (), width, index=index))
 
     def const(self, value: float) -> int:
+        """One number for all rows."""
         return self.add(Node("const", (), 1, value=float(value)))
 
     def is_const(self, number: int, value: float | None = None) -> bool:
+        """Whether a node is a constant, and this one."""
         node = self.nodes[number]
         return node.op == "const" and (value is None or node.value == value)
 
@@ -125,9 +132,9 @@ class Graph:
             for arg, other in (args, args[::-1]):
                 if self.is_const(arg, neutral) and self[other].width == width:
                     return other
-        if name in ("sub", "div"):
-            if self.is_const(args[1], 0.0 if name == "sub" else 1.0) and self[args[0]].width == width:
-                return args[0]
+        neutral = {"sub": 0.0, "div": 1.0}.get(name)
+        if neutral is not None and self.is_const(args[1], neutral) and self[args[0]].width == width:
+            return args[0]
         if name == "copy" or (name == "neg" and self[args[0]].op == "neg"):
             return args[0] if name == "copy" else self[args[0]].args[0]
         return None

@@ -12,7 +12,7 @@ user-written `autograd.Function` (its backward is Python).
 
 from __future__ import annotations
 
-import sys
+import inspect
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -21,16 +21,24 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from unpad import nest
 
 _OURS = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
-_VALUE_READS = ("_local_scalar_dense", "nonzero", "is_nonzero", "equal", "_unique2", "masked_select")
+_VALUE_READS = (
+    "_local_scalar_dense",
+    "nonzero",
+    "is_nonzero",
+    "equal",
+    "_unique2",
+    "masked_select",
+)
 
 
-class Refused(Exception):
+class Refused(Exception):  # noqa: N818  (an answer, not a fault: the eager engine takes over)
     """The compiler cannot take this cell; the text names the operation, the line and the reason."""
 
 
@@ -50,6 +58,8 @@ class LeafRef:
 
 @dataclass(frozen=True)
 class Record:
+    """One operation as it was called."""
+
     func: Any
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
@@ -60,6 +70,8 @@ class Record:
 
 @dataclass
 class Trace:
+    """All operations of one call of a cell."""
+
     rows: int
     records: list[Record]
     leaves: list[Tensor]
@@ -72,13 +84,13 @@ class Trace:
 
 @dataclass
 class _Recorder(TorchDispatchMode):
-    known: dict[int, Ref] = field(default_factory=lambda: {})
-    keep: list[Tensor] = field(default_factory=lambda: [])
-    records: list[Record] = field(default_factory=lambda: [])
-    leaves: list[Tensor] = field(default_factory=lambda: [])
-    leaf_numbers: dict[int, int] = field(default_factory=lambda: {})
-    shapes: dict[int, tuple[int, ...]] = field(default_factory=lambda: {})
-    dtypes: dict[int, torch.dtype] = field(default_factory=lambda: {})
+    known: dict[int, Ref] = field(default_factory=dict)
+    keep: list[Tensor] = field(default_factory=list)
+    records: list[Record] = field(default_factory=list)
+    leaves: list[Tensor] = field(default_factory=list)
+    leaf_numbers: dict[int, int] = field(default_factory=dict)
+    shapes: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    dtypes: dict[int, torch.dtype] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         super().__init__()
@@ -100,7 +112,11 @@ class _Recorder(TorchDispatchMode):
         return LeafRef(number)
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
         where = _user_line()
@@ -112,27 +128,29 @@ class _Recorder(TorchDispatchMode):
             self._check_mutation(func, args, where)
         out = func(*args, **kwargs)
         results = tuple(self.name(r) for r in pytree.tree_leaves(out) if isinstance(r, Tensor))
-        self.records.append(
-            Record(func, refs, ref_kwargs, results, torch.is_grad_enabled(), where)
-        )
+        self.records.append(Record(func, refs, ref_kwargs, results, torch.is_grad_enabled(), where))
         return out
 
     def _check_mutation(self, func: Any, args: tuple[Any, ...], where: str) -> None:
         target = args[0]
         ref = self.ref(target)
         if isinstance(ref, LeafRef) or ref.number < self.inputs:
-            raise Refused(f"{func} at {where}: an in-place change of a tensor from outside the cell")
-        storage = target.untyped_storage()._cdata
+            raise Refused(
+                f"{func} at {where}: an in-place change of a tensor from outside the cell"
+            )
+        storage = target.untyped_storage().data_ptr()
         for other in [*self.keep, *self.leaves]:
-            if other is not target and other.untyped_storage()._cdata == storage:
-                raise Refused(f"{func} at {where}: an in-place change of a tensor that shares memory")
+            if other is not target and other.untyped_storage().data_ptr() == storage:
+                raise Refused(
+                    f"{func} at {where}: an in-place change of a tensor that shares memory"
+                )
 
     inputs: int = 0
 
 
 def _user_line() -> str:
     """file:line of the innermost frame that is neither torch's nor the compiler's."""
-    frame: Any = sys._getframe(1)
+    frame: Any = inspect.currentframe()
     while frame is not None and frame.f_code.co_filename.startswith(_OURS):
         frame = frame.f_back
     if frame is None:
@@ -141,7 +159,7 @@ def _user_line() -> str:
 
 
 def _custom_functions(tensors: list[Tensor]) -> Iterator[str]:
-    stack = [t.grad_fn for t in tensors if t.grad_fn is not None]
+    stack: list[Any] = [t.grad_fn for t in tensors]
     seen: set[Any] = set()
     while stack:
         node = stack.pop()
@@ -184,7 +202,7 @@ def record(cell: nn.Module, x: Tensor, state: Any) -> Trace:
     )
 
 
-# -- leaves: how to get a captured tensor again at every call ------------------------------------
+# -- leaves: how to get a captured tensor again at every call --------------------------------------
 
 
 @dataclass(frozen=True)
@@ -196,6 +214,7 @@ class Leaf:
     tensor: Tensor | None
 
     def get(self) -> Tensor:
+        """The tensor as it is now."""
         if self.module is None:
             assert self.tensor is not None
             return self.tensor
@@ -208,7 +227,11 @@ def attributes(cell: nn.Module) -> dict[int, tuple[nn.Module, str]]:
     """id of every tensor that an attribute of a module holds → (module, attribute)."""
     found: dict[int, tuple[nn.Module, str]] = {}
     for module in cell.modules():
-        held = {**vars(module), **module._parameters, **module._buffers}
+        held = {
+            **vars(module),
+            **dict(module.named_parameters(recurse=False)),
+            **dict(module.named_buffers(recurse=False)),
+        }
         for name, value in held.items():
             if isinstance(value, Tensor):
                 found.setdefault(id(value), (module, name))
@@ -218,7 +241,7 @@ def attributes(cell: nn.Module) -> dict[int, tuple[nn.Module, str]]:
 
 
 def _parametrized(module: nn.Module) -> list[str]:
-    if "parametrizations" not in module._modules:
+    if not parametrize.is_parametrized(module):
         return []
     return list(module.parametrizations)  # type: ignore[arg-type]
 

@@ -41,10 +41,13 @@ class Call:
 
     @property
     def direction(self) -> int:
+        """+1: sequences are read from first to last token."""
         return -1 if self.reverse else 1
 
 
-def run(call: Call, x: Tensor, initial: list[Tensor], matrices: list[Tensor], shared: list[Tensor]) -> list[Tensor]:
+def run(
+    call: Call, x: Tensor, initial: list[Tensor], matrices: list[Tensor], shared: list[Tensor]
+) -> list[Tensor]:
     """[output [T, O], final states [B, w]..., states at every token [T, w]...], differentiable."""
     tensors = (x, *initial, *matrices, *shared)
     if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
@@ -73,7 +76,9 @@ def _forward(
     x, initial, matrices, shared = _split(step, tensors)
     streams, count = programs.streams, len(x)
     widths = streams.forward_widths
-    kept = [call.allocate(count, widths[s], x) for s in (*streams.saved, *streams.histories.values())]
+    kept = [
+        call.allocate(count, widths[s], x) for s in (*streams.saved, *streams.histories.values())
+    ]
     output = x.new_empty(count, widths[streams.output])
     states = [x.new_empty(count, widths[s]) for s in streams.states.values()]
     final = [torch.empty_like(t) for t in initial]
@@ -139,7 +144,7 @@ def _backward(
     kept: list[Tensor],
     grads: tuple[Tensor | None, ...],
 ) -> list[Tensor | None]:
-    step, needs, streams = call.compiled.step, programs.needs, programs.streams
+    step, needs = call.compiled.step, programs.needs
     x, initial, matrices, shared = _split(step, tensors)
     count = len(initial)
     d_output, d_final, d_states = grads[0], grads[1 : 1 + count], grads[1 + count :]
@@ -183,7 +188,7 @@ def _dense(grad: Tensor | None, like: Tensor) -> Tensor:
     return torch.zeros_like(like) if grad is None else grad.contiguous()
 
 
-# -- replay ------------------------------------------------------------------------------------------
+# -- replay ----------------------------------------------------------------------------------------
 
 
 def _replay(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import warnings
 import weakref
@@ -23,7 +24,7 @@ from unpad.errors import ArgumentError
 from unpad.nest import Nest, leaves, rebuild
 
 ENGINES = ("auto", "native", "torch", "eager")
-_chosen: ContextVar[str] = ContextVar("unpad_engine", default=os.environ.get("UNPAD_ENGINE", "auto"))
+_chosen: ContextVar[str | None] = ContextVar("unpad_engine", default=None)
 _programs: weakref.WeakKeyDictionary[nn.Module, dict[Any, Compiled | Refused]]
 _programs = weakref.WeakKeyDictionary()
 _warned: set[str] = set()
@@ -31,7 +32,8 @@ _warned: set[str] = set()
 
 class UncompiledCellWarning(UserWarning):
     """A cell runs in the eager loop since the compiler cannot take it. Make it an error with
-    ``warnings.simplefilter("error", unpad.UncompiledCellWarning)``."""
+    ``warnings.simplefilter("error", unpad.UncompiledCellWarning)``.
+    """
 
 
 @contextlib.contextmanager
@@ -45,13 +47,22 @@ def engine(name: str) -> Generator[None]:
     >>> with engine("torch"):
     ...     pass
     """
-    if name not in ENGINES:
-        raise ArgumentError("name", name, f"one of {', '.join(ENGINES)}", "choose one of these")
+    _check_name("name", name)
     token = _chosen.set(name)
     try:
         yield
     finally:
         _chosen.reset(token)
+
+
+def _check_name(argument: str, name: str) -> str:
+    if name not in ENGINES:
+        raise ArgumentError(argument, name, f"one of {', '.join(ENGINES)}", "choose one of these")
+    return name
+
+
+def _from_environment() -> str:
+    return _check_name("UNPAD_ENGINE", os.environ.get("UNPAD_ENGINE", "auto"))
 
 
 def run(
@@ -78,8 +89,8 @@ def run(
         states after every token (nest of [T, ...]), or None. The final state of a sequence of
         length 0 is its initial state, and so is its gradient.
     """
-    name = _chosen.get()
-    if name == "eager" or torch._C._are_functorch_transforms_active() or not leaves(state):
+    name = _chosen.get() or _from_environment()
+    if name == "eager" or _transformed() or not _exact(x, state):
         return eager.run(cell, x, offsets, state, reverse=reverse, return_states=return_states)
     with _cached_parametrizations(cell):
         compiled, tensors = _compiled(cell, x, state)
@@ -87,7 +98,7 @@ def run(
             return eager.run(cell, x, offsets, state, reverse=reverse, return_states=return_states)
         matrices, shared = compiled.once.run(tensors)
     native = name != "torch" and _native_takes(x, name)
-    flat = [leaf.reshape(len(leaf), -1) for leaf in leaves(state)]
+    flat = [leaf.reshape(len(leaf), math.prod(leaf.shape[1:])) for leaf in leaves(state)]
     call = autograd.Call(
         compiled=compiled,
         run_pass=_native_pass if native else _torch_pass,
@@ -108,7 +119,24 @@ def run(
     return _shaped(call, results, x, state)
 
 
-def _shaped(call: autograd.Call, results: list[Tensor], x: Tensor, state: Nest) -> tuple[Tensor, Nest, Nest]:
+def _transformed() -> bool:
+    """Whether torch.func is at work (vmap, jvp): it looks through torch operations only."""
+    return torch._C._are_functorch_transforms_active()  # pyright: ignore[reportPrivateUsage]
+
+
+def _exact(x: Tensor, state: Nest) -> bool:
+    """Whether a program can hold integer states, as numbers of x's dtype, until the last token."""
+    flat = leaves(state)
+    whole = [leaf for leaf in flat if not leaf.is_floating_point() and leaf.numel()]
+    if not whole:
+        return bool(flat)
+    most = max(int(leaf.abs().max()) for leaf in whole) + len(x)
+    return most * torch.finfo(x.dtype).eps < 1
+
+
+def _shaped(
+    call: autograd.Call, results: list[Tensor], x: Tensor, state: Nest
+) -> tuple[Tensor, Nest, Nest]:
     """Flat rows back to the cell's own shapes and dtypes."""
     like = leaves(state)
     output = results[0].reshape(len(x), *call.compiled.output_shape)
@@ -133,7 +161,9 @@ def _native_takes(x: Tensor, name: str) -> bool:
     if native_takes(x):
         return True
     takes = x.is_cpu and x.dtype in (torch.float32, torch.float64)
-    reason = native_engine.unavailable_reason() if takes else "it takes float32 and float64 on a CPU"
+    reason = (
+        native_engine.unavailable_reason() if takes else "it takes float32 and float64 on a CPU"
+    )
     if name == "native":
         raise ArgumentError("engine", f"native, for {x.dtype} on {x.device}", reason, 'use "auto"')
     if takes:
@@ -195,12 +225,12 @@ def native_takes(x: Tensor) -> bool:
     return native_engine.available() and x.is_cpu and x.dtype in (torch.float32, torch.float64)
 
 
-# -- compiled cells ----------------------------------------------------------------------------------
+# -- compiled cells --------------------------------------------------------------------------------
 
 
 def _cached_parametrizations(cell: nn.Module) -> contextlib.AbstractContextManager[Any]:
     """A parametrized weight is worked out once a run."""
-    if any("parametrizations" in module._modules for module in cell.modules()):
+    if any(map(parametrize.is_parametrized, cell.modules())):
         return parametrize.cached()
     return contextlib.nullcontext()
 

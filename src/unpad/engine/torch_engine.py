@@ -56,9 +56,9 @@ class _Run:
     program: Pass
     frame: Frame
     order: StepOrder = field(init=False)
-    memory: dict[int, Tensor] = field(default_factory=lambda: {})
-    before: list[Tensor] = field(default_factory=lambda: [])
-    after: list[Tensor] = field(default_factory=lambda: [])
+    memory: dict[int, Tensor] = field(default_factory=dict)
+    before: list[Tensor] = field(default_factory=list)
+    after: list[Tensor] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.order = step_order(self.frame.offsets, reverse=self.frame.direction < 0)
@@ -138,10 +138,10 @@ class _Run:
                 self.before[state][:live] = self.after[state]
             start += live
 
-    _history: dict[int, Tensor] = field(default_factory=lambda: {})
+    _history: dict[int, Tensor] = field(default_factory=dict)
 
     def history(self, state: int) -> Tensor:
-        """Where the states before every token go: the memory of their stream, if any buffer is it."""
+        """Where the states before every token go: into their stream, if a buffer is it."""
         program = self.program
         for number, buffer in enumerate(program.buffers):
             if buffer.kind == Kind.STREAM and buffer.index == program.states[state].stream >= 0:
@@ -177,7 +177,9 @@ class _Run:
         if instruction.table >= 0:
             table = self.program.tables[instruction.table]
             assert instruction.out is not None
-            return meaning(args[0], table, *([instruction.out.width] * (instruction.op == "scatter")))
+            return meaning(
+                args[0], table, *([instruction.out.width] * (instruction.op == "scatter"))
+            )
         return meaning(*args, instruction.dims) if instruction.dims else meaning(*args)
 
     def accumulate(self, instruction: Instruction) -> None:
