@@ -28,6 +28,9 @@ from unpad.compiler.trace import Leaf, Refused, Trace, find_leaves, record
 # known by its size. Those that divide a size of the cell are left out.
 PRIMES = (13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97)
 
+# Columns that nothing uses, so that rows do not lie a power of two apart, in the same cache sets.
+_PADDING = 16
+
 _events: Counter[str] = Counter()
 
 
@@ -58,6 +61,12 @@ class Streams:
     grad_x: int
     forward_widths: tuple[int, ...]
     backward_widths: tuple[int, ...]
+    kept_columns: tuple[tuple[int, int], ...]
+    kept_width: int
+
+    def kept(self, arena: Tensor) -> list[Tensor]:
+        """Saved values and histories, as columns of the one tensor [T, kept_width] that is kept."""
+        return [arena.narrow(1, start, width) for start, width in self.kept_columns]
 
 
 @dataclass(frozen=True)
@@ -206,6 +215,8 @@ class Compiled:
         histories = {k: len(widths) + i for i, k in enumerate(kept)}
         widths += [step.state_widths[k] for k in kept]
         common = len(widths)
+        kept_widths = widths[1 + len(step.noises) :]
+        starts = [sum(kept_widths[:i]) for i in range(len(kept_widths))]
         returned = range(len(step.states)) if return_states else range(0)
         shift = {k: common + 1 + k for k in returned}
         tail = [graph[step.output].width, *(step.state_widths[k] for k in returned)]
@@ -220,6 +231,8 @@ class Compiled:
             grad_x=common + len(tail),
             forward_widths=(*widths, *tail),
             backward_widths=(*widths, *tail, step.x_width),
+            kept_columns=tuple(zip(starts, kept_widths, strict=True)),
+            kept_width=sum(kept_widths) + _PADDING * bool(kept_widths),
         )
 
     def leaf_tensors(self) -> list[Tensor]:
@@ -228,7 +241,8 @@ class Compiled:
 
     def fits(self, tensors: list[Tensor]) -> bool:
         """Whether the captured tensors still have the shapes and dtypes that were traced."""
-        return [(tuple(t.shape), t.dtype) for t in tensors] == self.leaf_shapes
+        pairs = zip(tensors, self.leaf_shapes, strict=True)
+        return all(t.shape == shape and t.dtype is dtype for t, (shape, dtype) in pairs)
 
 
 def compile_cell(cell: nn.Module, x: Tensor, state: nest.Nest) -> Compiled:

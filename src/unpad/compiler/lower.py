@@ -91,13 +91,12 @@ class Once:
         values: dict[int, Any] = dict(enumerate(leaves))
 
         def get(arg: Any) -> Any:
-            return values[arg.number] if isinstance(arg, OnceRef) else arg
+            if isinstance(arg, OnceRef):
+                return values[arg.number]
+            return [get(a) for a in arg] if isinstance(arg, list) else arg
 
         for function, args, kwargs, results in self.calls:
-            if any(isinstance(a, (list, tuple)) for a in args):
-                out = function(*pytree.tree_map(get, args), **kwargs)
-            else:
-                out = function(*[get(a) for a in args], **kwargs)
+            out = function(*[get(a) for a in args], **{k: get(v) for k, v in kwargs.items()})
             outs = out if isinstance(out, (tuple, list)) else (out,)
             values.update(zip(results, outs, strict=True))
         return [values[r.number] for r in self.matrices], [values[r.number] for r in self.shared]
@@ -282,8 +281,9 @@ class Lowering:
 
     def shared_vector(self, value: Shared, shape: tuple[int, ...]) -> int:
         """The node of a shared tensor, broadcast to a row's shape."""
-        if math.prod(value.shape) == 1:
-            shape = (1,)
+        size = math.prod(value.shape)
+        if size in (1, math.prod(shape)):
+            shape = (size,)
         key = (value.ref.number, shape)
         if key not in self.shared_nodes:
             ref = self.once.call(_vector, value.ref, shape, self.dtype)
@@ -384,10 +384,8 @@ def _kind_of(value: Any) -> str:
 
 
 def _vector(tensor: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    if tensor.numel() == 1:
-        return tensor.reshape(1).to(dtype)
-    if tensor.shape == shape and tensor.dtype == dtype and len(shape) == 1:
-        return tensor.contiguous()
+    if tensor.numel() == math.prod(shape):
+        return tensor.reshape(-1).to(dtype)
     return as_vector(tensor, shape, dtype)
 
 

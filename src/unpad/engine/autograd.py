@@ -69,23 +69,21 @@ def _needs(call: Call, flags: list[bool] | tuple[bool, ...]) -> Needs:
 
 def _forward(
     call: Call, needs: Needs, tensors: tuple[Tensor, ...]
-) -> tuple[list[Tensor], list[Tensor], Programs]:
+) -> tuple[list[Tensor], Tensor, Programs]:
     """(results, what to keep for the backward pass, programs)"""
     step = call.compiled.step
     programs = call.compiled.programs(needs, call.return_states)
     x, initial, matrices, shared = _split(step, tensors)
     streams, count = programs.streams, len(x)
     widths = streams.forward_widths
-    kept = [
-        call.allocate(count, widths[s], x) for s in (*streams.saved, *streams.histories.values())
-    ]
+    arena = call.allocate(count, streams.kept_width, x)
     output = x.new_empty(count, widths[streams.output])
     states = [x.new_empty(count, widths[s]) for s in streams.states.values()]
     final = [torch.empty_like(t) for t in initial]
     frame = Frame(
         offsets=call.offsets,
         direction=call.direction,
-        streams=[x, *call.noises, *kept, output, *states],
+        streams=[x, *call.noises, *streams.kept(arena), output, *states],
         shared=[shared[i] for i in programs.forward.shared],
         matrices=_matrices(matrices, programs.forward),
         accumulators=[],
@@ -93,7 +91,7 @@ def _forward(
         final=final,
     )
     call.run_pass(programs.forward, frame)
-    return [output, *final, *states], kept, programs
+    return [output, *final, *states], arena, programs
 
 
 def _matrices(matrices: list[Tensor], scheduled: Scheduled) -> list[Tensor]:
@@ -117,10 +115,10 @@ class _Function(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, call: Call, *tensors: Tensor) -> tuple[Tensor, ...]:
         needs = _needs(call, ctx.needs_input_grad[1:])
-        results, kept, programs = _forward(call, needs, tensors)
+        results, arena, programs = _forward(call, needs, tensors)
         ctx.set_materialize_grads(False)
-        ctx.call, ctx.programs, ctx.kept_count = call, programs, len(kept)
-        ctx.save_for_backward(*tensors, *kept)
+        ctx.call, ctx.programs = call, programs
+        ctx.save_for_backward(*tensors, arena)
         floating = call.compiled.floating
         frozen = [results[1 + k] for k in range(len(floating)) if not floating[k]]
         if call.return_states:
@@ -130,21 +128,20 @@ class _Function(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        call, saved = ctx.call, ctx.saved_tensors
-        tensors, kept = saved[: len(saved) - ctx.kept_count], saved[len(saved) - ctx.kept_count :]
+        call, (*tensors, arena) = ctx.call, ctx.saved_tensors
         if torch.is_grad_enabled():
-            return (None, *_replay(call, tensors, grads, ctx.needs_input_grad[1:]))
-        return (None, *_backward(call, ctx.programs, tensors, list(kept), grads))
+            return (None, *_replay(call, tuple(tensors), grads, ctx.needs_input_grad[1:]))
+        return (None, *_backward(call, ctx.programs, tuple(tensors), arena, grads))
 
 
 def _backward(
     call: Call,
     programs: Programs,
     tensors: tuple[Tensor, ...],
-    kept: list[Tensor],
+    arena: Tensor,
     grads: tuple[Tensor | None, ...],
 ) -> list[Tensor | None]:
-    step, needs = call.compiled.step, programs.needs
+    step, needs, streams = call.compiled.step, programs.needs, programs.streams
     x, initial, matrices, shared = _split(step, tensors)
     count = len(initial)
     d_output, d_final, d_states = grads[0], grads[1 : 1 + count], grads[1 + count :]
@@ -158,7 +155,13 @@ def _backward(
     frame = Frame(
         offsets=call.offsets,
         direction=-call.direction,
-        streams=[x, *call.noises, *kept, *[_rows(g) for g in (d_output, *d_states)], d_x],
+        streams=[
+            x,
+            *call.noises,
+            *streams.kept(arena),
+            *[_rows(g) for g in (d_output, *d_states)],
+            d_x,
+        ],
         shared=[shared[i] for i in backward.scheduled.shared],
         matrices=_matrices(matrices, backward.scheduled),
         accumulators=list(sums.values()),

@@ -119,6 +119,11 @@ def run(
     return _shaped(call, results, x, state)
 
 
+# torch.compile calls `run` as it is, between two graphs of its own, and does not look into a trace:
+# what torch.compiler.disable sets, without the import of all of Dynamo.
+vars(run)["_torchdynamo_disable"] = True
+
+
 def _transformed() -> bool:
     """Whether torch.func is at work (vmap, jvp): it looks through torch operations only."""
     return torch._C._are_functorch_transforms_active()  # pyright: ignore[reportPrivateUsage]
