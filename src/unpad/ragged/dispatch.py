@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, cast
 
 import numpy as np
@@ -29,7 +29,7 @@ Options: TypeAlias = Mapping[str, Any]
 
 def call(function: Function, arguments: Arguments, options: Options) -> Any:
     """Apply a torch function to arguments of which at least one is, or holds, a batch."""
-    rule = _rules().get(function)
+    rule = RULES.get(function)
     if rule is None:
         refuse(function)
     if options.get("out") is not None:
@@ -48,20 +48,6 @@ def refuse(function: Function, remedy: str | None = None) -> NoReturn:
         or "use ragged.map(fn) for a function of single tokens, or ragged.values [T, ...]; "
         "`last`, `sum`, `mean` and `max` reduce over time",
     )
-
-
-@cache
-def _rules() -> dict[Function, Callable[[Function, Arguments, Options], Any]]:
-    """Return the rule of every torch function in the table."""
-    named: dict[str, Callable[[Function, Arguments, Options], Any]] = {}
-    named.update(dict.fromkeys(functions.ELEMENTWISE, elementwise))
-    named.update({name: partial(_per_token, least) for name, least in functions.PER_TOKEN.items()})
-    named.update(dict.fromkeys(functions.ALONG_FEATURES, _along_features))
-    named.update(dict.fromkeys(functions.LOSSES, _loss))
-    named.update({name: partial(_whole_batch, name) for name in functions.WHOLE_BATCH})
-    return {
-        function: rule for name, rule in named.items() for function in functions.objects_named(name)
-    }
 
 
 def _is_batch(argument: Any) -> bool:
@@ -303,3 +289,19 @@ def _chunk(batch: Ragged, chunks: int, dim: int = 0) -> tuple[Ragged, ...]:
     raise ArgumentError(
         "dim", dim, "0 (rows) or a negative feature dimension", "use ragged.chunks(k) for time"
     )
+
+
+def _rules() -> dict[Function, Callable[[Function, Arguments, Options], Any]]:
+    named: dict[str, Callable[[Function, Arguments, Options], Any]] = {}
+    named.update(dict.fromkeys(functions.ELEMENTWISE, elementwise))
+    named.update({name: partial(_per_token, least) for name, least in functions.PER_TOKEN.items()})
+    named.update(dict.fromkeys(functions.ALONG_FEATURES, _along_features))
+    named.update(dict.fromkeys(functions.LOSSES, _loss))
+    named.update({name: partial(_whole_batch, name) for name in functions.WHOLE_BATCH})
+    return {
+        function: rule for name, rule in named.items() for function in functions.objects_named(name)
+    }
+
+
+RULES = _rules()
+"""The rule of every torch function in the table."""

@@ -117,9 +117,7 @@ class Reduction(Selection):
     def _first_equal(self, largest: Tensor) -> Tensor:
         """Return the first token [B, *features] that holds its row's maximum; T if none does."""
         rows = rows_of(self.offsets).to(self.device)
-        found = self.values == largest.index_select(0, rows)
-        if bool(largest.isnan().any()):
-            found |= self.values.isnan()  # a NaN is not equal to itself
+        found = (self.values == largest.index_select(0, rows)) | self.values.isnan()
         # Token numbers as float64, exact to 2**53: torch scatters int64 twelve times as slowly.
         tokens = torch.arange(self.num_tokens, dtype=torch.float64, device=self.device)
         candidates = torch.where(found, self._per_feature(tokens), float(self.num_tokens))
