@@ -322,6 +322,15 @@ def test_weight_tricks_train_the_raw_weights(trick):
         assert torch.equal(run(cell, [6], x)[0], run(cell, [6], x)[0])
 
 
+def test_spectral_norm_goes_on_iterating_from_run_to_run():
+    cell = nn.utils.parametrizations.spectral_norm(RNNCell(4, 40), "weight_hh")
+    x = torch.randn(6, 4)
+    for _ in range(60):
+        run(cell, [4, 2], x)
+    cell.eval()
+    assert abs(float(torch.linalg.matrix_norm(cell.weight_hh.detach(), 2)) - 1) < 0.01
+
+
 # Errors ----------------------------------------------------------------------------------------
 
 

@@ -6,6 +6,8 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from unpad.cells import Dropout, GRUCell
+from unpad.engine import eager
 from unpad.noise import keep_mask, sequence_masks
 
 
@@ -77,3 +79,17 @@ def test_a_trace_keeps_two_calls_apart():
     graph = make_fx(both)(torch.ones(2, 3)).graph
     calls = [node for node in graph.nodes if node.target is torch.ops.unpad.keep_mask.default]
     assert len(calls) == 2
+
+
+def test_vmap_draws_for_every_sample_or_one_for_all_as_it_is_told():
+    cell = Dropout(GRUCell(3, 4), input=0.5, same_over_time=True)
+    x, offsets, state = torch.randn(4, 3), torch.tensor([0, 3, 4]), torch.zeros(2, 4)
+
+    def run(x):
+        return eager.run(cell, x, offsets, state)[0]
+
+    samples = x.expand(6, 4, 3)
+    assert len(torch.func.vmap(run, randomness="different")(samples).unique(dim=0)) > 1
+    assert len(torch.func.vmap(run, randomness="same")(samples).unique(dim=0)) == 1
+    with pytest.raises(RuntimeError, match="randomness"):
+        torch.func.vmap(run)(samples)

@@ -97,3 +97,22 @@ def _keep_mask(x: Tensor, drop: float, per_sequence: bool) -> Tensor:
 @_keep_mask.register_fake
 def _(x: Tensor, drop: float, per_sequence: bool) -> Tensor:
     return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
+@_keep_mask.register_vmap
+def _(
+    info: Any, in_dims: tuple[int | None, ...], x: Tensor, drop: float, per_sequence: bool
+) -> tuple[Tensor, int | None]:
+    """Masks of a vmapped call: drawn for every sample, or one for all, as ``randomness`` says."""
+    if info.randomness == "error":
+        raise RuntimeError(
+            "vmap over a cell that draws masks: say randomness='different' or randomness='same'"
+        )
+    place = in_dims[0]
+    if place is None:
+        return keep_mask(x, drop, per_sequence=per_sequence), None
+    # Rows stay the first axis, as masks of sequences need it.
+    x = x.movedim(place, 1)
+    if info.randomness == "same":
+        return keep_mask(x[:, 0], drop, per_sequence=per_sequence), None
+    return keep_mask(x, drop, per_sequence=per_sequence), 1

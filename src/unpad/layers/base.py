@@ -160,7 +160,7 @@ class Layers(nn.Module):
         self, sequences: Any, hx: tuple[Any, ...] | None, lengths: Any
     ) -> tuple[Any, tuple[Tensor, ...]]:
         """Run all layers; ``hx`` and the final states are tuples of [layers * directions, B, H]."""
-        weight = cast("Tensor", self.weight_ih_l0)
+        weight = next(self.parameters())
         batch = open_input(
             sequences,
             lengths,
