@@ -1,6 +1,7 @@
 #pragma once
 
-// A call frame: where the caller's memory is. Decoded from one flat array (engine.h has the layout).
+// A call frame: where the caller's memory is. Decoded from one flat array (engine.h has the
+// layout).
 
 #include <cstdint>
 
@@ -10,24 +11,24 @@
 namespace unpad {
 
 struct StreamPointer {
-  char* data;
-  int64_t row_stride;  // in numbers
+    char* data;
+    int64_t row_stride;  // in numbers
 };
 
 struct MatrixPointer {
-  const char* data;
-  int64_t stride_row, stride_col;  // in numbers
+    const char* data;
+    int64_t stride_row, stride_col;  // in numbers
 };
 
 struct Call {
-  bool wide;  // float64
-  int threads;
-  Batch batch;
-  std::vector<StreamPointer> streams;
-  std::vector<char*> shared;
-  std::vector<MatrixPointer> matrices;
-  std::vector<char*> accumulators;
-  std::vector<char*> initial, final;  // by state, [B, width]
+    bool wide;  // float64
+    int threads;
+    Batch batch;
+    std::vector<StreamPointer> streams;
+    std::vector<char*> shared;
+    std::vector<MatrixPointer> matrices;
+    std::vector<char*> accumulators;
+    std::vector<char*> initial, final;  // by state, [B, width]
 };
 
 // Throws ProgramError where the frame does not fit the program.

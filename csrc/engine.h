@@ -38,13 +38,14 @@ void unpad_program_destroy(unpad_program* program);
      final        for each state: address of [B, width], contiguous, out; aliases no other memory
 
    Addresses of memory with T (B) rows may be null where T (B) is 0. A sequence of length 0 has its
-   initial state as its final state. The engine trusts addresses and strides; it cannot check them. */
+   initial state as its final state. The engine trusts addresses and strides; it cannot check them.
+ */
 void unpad_run(const unpad_program* program, const int64_t* frame, int64_t n_frame, char* error,
                int64_t error_size);
 
 /* Tiers of instruction sets, best last: what was built, what this machine runs, what is active.
-   Lists are names separated by spaces. The active tier is the best, or what the environment variable
-   UNPAD_ISA says at first use, or the last selection. */
+   Lists are names separated by spaces. The active tier is the best, or what the environment
+   variable UNPAD_ISA says at first use, or the last selection. */
 const char* unpad_built_tiers(void);
 const char* unpad_supported_tiers(void);
 const char* unpad_active_tier(char* error, int64_t error_size);

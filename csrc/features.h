@@ -13,178 +13,180 @@ namespace UNPAD_TIER {
 // sum_j f(x[j]) for j < n, in lanes and then across them; `f` sees vectors, the tail masked.
 template <class T, class F>
 inline T sum_along(const T* x, int64_t n, F f) {
-  constexpr int lanes = kLanes<T>;
-  typename Lanes<T>::Vec total{};
-  int64_t i = 0;
-  for (; i + lanes <= n; i += lanes) total += f(load(x + i));
-  if (i == n) return sum_lanes<T>(total);
-  const int rest = static_cast<int>(n - i);
-  T tail[lanes] = {};
-  store_n(tail, f(load_n(x + i, rest)), rest);  // f(0) of the lanes past the end is dropped
-  return sum_lanes<T>(total + load(tail));
+    constexpr int lanes = kLanes<T>;
+    typename Lanes<T>::Vec total{};
+    int64_t i = 0;
+    for (; i + lanes <= n; i += lanes) total += f(load(x + i));
+    if (i == n) return sum_lanes<T>(total);
+    const int rest = static_cast<int>(n - i);
+    T tail[lanes] = {};
+    store_n(tail, f(load_n(x + i, rest)), rest);  // f(0) of the lanes past the end is dropped
+    return sum_lanes<T>(total + load(tail));
 }
 
 template <class T>
 inline T max_of(T a, T b) {
-  return a != a || a > b ? a : b;
+    return a != a || a > b ? a : b;
 }
 
 template <class T>
 void sum_features(const Step& step, RowMaps index, int64_t rows) {
-  const auto [outer, n, inner] = step.dims;
-  for (int64_t r = 0; r < rows; ++r) {
-    const T* x = row_of<T>(step.args[0], index, r);
-    T* out = row_of<T>(step.out, index, r);
-    for (int64_t o = 0; o < outer; ++o, x += n * inner, out += inner) {
-      if (inner == 1) {
-        *out = sum_along(x, n, [](auto v) { return v; });
-        continue;
-      }
-      for (int64_t i = 0; i < inner; ++i) out[i] = x[i];
-      for (int64_t j = 1; j < n; ++j) {
-        for (int64_t i = 0; i < inner; ++i) out[i] += x[j * inner + i];
-      }
+    const auto [outer, n, inner] = step.dims;
+    for (int64_t r = 0; r < rows; ++r) {
+        const T* x = RowsOf<T>(step.args[0], index)[r];
+        T* out = RowsOf<T>(step.out, index)[r];
+        for (int64_t o = 0; o < outer; ++o, x += n * inner, out += inner) {
+            if (inner == 1) {
+                *out = sum_along(x, n, [](auto v) { return v; });
+                continue;
+            }
+            for (int64_t i = 0; i < inner; ++i) out[i] = x[i];
+            for (int64_t j = 1; j < n; ++j) {
+                for (int64_t i = 0; i < inner; ++i) out[i] += x[j * inner + i];
+            }
+        }
     }
-  }
 }
 
 template <class T>
 void max_features(const Step& step, RowMaps index, int64_t rows) {
-  const auto [outer, n, inner] = step.dims;
-  for (int64_t r = 0; r < rows; ++r) {
-    const T* x = row_of<T>(step.args[0], index, r);
-    T* out = row_of<T>(step.out, index, r);
-    for (int64_t o = 0; o < outer; ++o, x += n * inner, out += inner) {
-      for (int64_t i = 0; i < inner; ++i) out[i] = x[i];
-      for (int64_t j = 1; j < n; ++j) {
-        for (int64_t i = 0; i < inner; ++i) out[i] = max_of(out[i], x[j * inner + i]);
-      }
+    const auto [outer, n, inner] = step.dims;
+    for (int64_t r = 0; r < rows; ++r) {
+        const T* x = RowsOf<T>(step.args[0], index)[r];
+        T* out = RowsOf<T>(step.out, index)[r];
+        for (int64_t o = 0; o < outer; ++o, x += n * inner, out += inner) {
+            for (int64_t i = 0; i < inner; ++i) out[i] = x[i];
+            for (int64_t j = 1; j < n; ++j) {
+                for (int64_t i = 0; i < inner; ++i) out[i] = max_of(out[i], x[j * inner + i]);
+            }
+        }
     }
-  }
 }
 
 template <class T>
 void onehot_max_features(const Step& step, RowMaps index, int64_t rows) {
-  const auto [outer, n, inner] = step.dims;
-  for (int64_t r = 0; r < rows; ++r) {
-    const T* x = row_of<T>(step.args[0], index, r);
-    T* out = row_of<T>(step.out, index, r);
-    for (int64_t o = 0; o < outer; ++o, x += n * inner, out += n * inner) {
-      for (int64_t i = 0; i < inner; ++i) {
-        int64_t best = 0;
-        for (int64_t j = 0; j < n; ++j) {
-          const T v = x[j * inner + i], top = x[best * inner + i];
-          if (v > top || (v != v && top == top)) best = j;  // the first NaN wins, as in torch
-          out[j * inner + i] = 0;
+    const auto [outer, n, inner] = step.dims;
+    for (int64_t r = 0; r < rows; ++r) {
+        const T* x = RowsOf<T>(step.args[0], index)[r];
+        T* out = RowsOf<T>(step.out, index)[r];
+        for (int64_t o = 0; o < outer; ++o, x += n * inner, out += n * inner) {
+            for (int64_t i = 0; i < inner; ++i) {
+                int64_t best = 0;
+                for (int64_t j = 0; j < n; ++j) {
+                    const T v = x[j * inner + i], top = x[best * inner + i];
+                    if (v > top || (v != v && top == top))
+                        best = j;  // the first NaN wins, as in torch
+                    out[j * inner + i] = 0;
+                }
+                out[best * inner + i] = 1;
+            }
         }
-        out[best * inner + i] = 1;
-      }
     }
-  }
 }
 
 template <class T>
 void expand_features(const Step& step, RowMaps index, int64_t rows) {
-  const auto [outer, n, inner] = step.dims;
-  for (int64_t r = 0; r < rows; ++r) {
-    const T* x = row_of<T>(step.args[0], index, r);
-    T* out = row_of<T>(step.out, index, r);
-    for (int64_t o = 0; o < outer; ++o, x += inner) {
-      for (int64_t j = 0; j < n; ++j) {
-        for (int64_t i = 0; i < inner; ++i) *out++ = x[i];
-      }
+    const auto [outer, n, inner] = step.dims;
+    for (int64_t r = 0; r < rows; ++r) {
+        const T* x = RowsOf<T>(step.args[0], index)[r];
+        T* out = RowsOf<T>(step.out, index)[r];
+        for (int64_t o = 0; o < outer; ++o, x += inner) {
+            for (int64_t j = 0; j < n; ++j) {
+                for (int64_t i = 0; i < inner; ++i) *out++ = x[i];
+            }
+        }
     }
-  }
 }
 
 // exp(x - top) into out, both with the given stride; returns nothing: the sum is taken after.
 template <class T>
 inline void exp_minus(const T* x, T top, int64_t n, int64_t stride, T* out) {
-  constexpr int lanes = kLanes<T>;
-  for (int64_t j = 0; j < n; j += lanes) {
-    const int count = static_cast<int>(n - j < lanes ? n - j : lanes);
-    T block[lanes] = {};
-    for (int i = 0; i < count; ++i) block[i] = x[(j + i) * stride];
-    store(block, exp(load(block) - top));
-    for (int i = 0; i < count; ++i) out[(j + i) * stride] = block[i];
-  }
+    constexpr int lanes = kLanes<T>;
+    for (int64_t j = 0; j < n; j += lanes) {
+        const int count = static_cast<int>(n - j < lanes ? n - j : lanes);
+        T block[lanes] = {};
+        for (int i = 0; i < count; ++i) block[i] = x[(j + i) * stride];
+        store(block, exp(load(block) - top));
+        for (int i = 0; i < count; ++i) out[(j + i) * stride] = block[i];
+    }
 }
 
 // softmax(x) = exp(x - max x) / sum exp(x - max x)
 template <class T>
 void softmax_features(const Step& step, RowMaps index, int64_t rows) {
-  const auto [outer, n, inner] = step.dims;
-  for (int64_t r = 0; r < rows; ++r) {
-    const T* x = row_of<T>(step.args[0], index, r);
-    T* out = row_of<T>(step.out, index, r);
-    for (int64_t o = 0; o < outer; ++o, x += n * inner, out += n * inner) {
-      for (int64_t i = 0; i < inner; ++i) {
-        T top = x[i];
-        for (int64_t j = 1; j < n; ++j) top = max_of(top, x[j * inner + i]);
-        exp_minus(x + i, top, n, inner, out + i);
-        T total = out[i];
-        for (int64_t j = 1; j < n; ++j) total += out[j * inner + i];
-        for (int64_t j = 0; j < n; ++j) out[j * inner + i] /= total;
-      }
+    const auto [outer, n, inner] = step.dims;
+    for (int64_t r = 0; r < rows; ++r) {
+        const T* x = RowsOf<T>(step.args[0], index)[r];
+        T* out = RowsOf<T>(step.out, index)[r];
+        for (int64_t o = 0; o < outer; ++o, x += n * inner, out += n * inner) {
+            for (int64_t i = 0; i < inner; ++i) {
+                T top = x[i];
+                for (int64_t j = 1; j < n; ++j) top = max_of(top, x[j * inner + i]);
+                exp_minus(x + i, top, n, inner, out + i);
+                T total = out[i];
+                for (int64_t j = 1; j < n; ++j) total += out[j * inner + i];
+                for (int64_t j = 0; j < n; ++j) out[j * inner + i] /= total;
+            }
+        }
     }
-  }
 }
 
 template <class T>
 struct Moments {
-  T mean, inv_std;
+    T mean, inv_std;
 };
 
 // Two passes: the one-pass variance loses every digit of inputs far from zero.
 template <class T>
 inline Moments<T> moments(const T* x, int64_t n, T eps) {
-  const T mean = sum_along(x, n, [](auto v) { return v; }) / static_cast<T>(n);
-  const T variance = sum_along(x, n, [mean](auto v) { return (v - mean) * (v - mean); }) / static_cast<T>(n);
-  return {mean, 1 / std::sqrt(variance + eps)};
+    const T mean = sum_along(x, n, [](auto v) { return v; }) / static_cast<T>(n);
+    const T variance =
+        sum_along(x, n, [mean](auto v) { return (v - mean) * (v - mean); }) / static_cast<T>(n);
+    return {mean, 1 / std::sqrt(variance + eps)};
 }
 
 template <class T>
 void normalize_features(const Step& step, RowMaps index, int64_t rows) {
-  const int64_t outer = step.dims[0], n = step.dims[1];
-  for (int64_t r = 0; r < rows; ++r) {
-    const T* x = row_of<T>(step.args[0], index, r);
-    const T eps = *row_of<T>(step.args[1], index, r);
-    T* out = row_of<T>(step.out, index, r);
-    for (int64_t o = 0; o < outer; ++o, x += n, out += n) {
-      const Moments<T> m = moments(x, n, eps);
-      for (int64_t j = 0; j < n; ++j) out[j] = (x[j] - m.mean) * m.inv_std;
+    const int64_t outer = step.dims[0], n = step.dims[1];
+    for (int64_t r = 0; r < rows; ++r) {
+        const T* x = RowsOf<T>(step.args[0], index)[r];
+        const T eps = *RowsOf<T>(step.args[1], index)[r];
+        T* out = RowsOf<T>(step.out, index)[r];
+        for (int64_t o = 0; o < outer; ++o, x += n, out += n) {
+            const Moments<T> m = moments(x, n, eps);
+            for (int64_t j = 0; j < n; ++j) out[j] = (x[j] - m.mean) * m.inv_std;
+        }
     }
-  }
 }
 
 template <class T>
 void inv_std_features(const Step& step, RowMaps index, int64_t rows) {
-  const int64_t outer = step.dims[0], n = step.dims[1];
-  for (int64_t r = 0; r < rows; ++r) {
-    const T* x = row_of<T>(step.args[0], index, r);
-    const T eps = *row_of<T>(step.args[1], index, r);
-    T* out = row_of<T>(step.out, index, r);
-    for (int64_t o = 0; o < outer; ++o) out[o] = moments(x + o * n, n, eps).inv_std;
-  }
+    const int64_t outer = step.dims[0], n = step.dims[1];
+    for (int64_t r = 0; r < rows; ++r) {
+        const T* x = RowsOf<T>(step.args[0], index)[r];
+        const T eps = *RowsOf<T>(step.args[1], index)[r];
+        T* out = RowsOf<T>(step.out, index)[r];
+        for (int64_t o = 0; o < outer; ++o) out[o] = moments(x + o * n, n, eps).inv_std;
+    }
 }
 
 template <class T>
 void take_features(const Step& step, RowMaps index, int64_t rows) {
-  for (int64_t r = 0; r < rows; ++r) {
-    const T* x = row_of<T>(step.args[0], index, r);
-    T* out = row_of<T>(step.out, index, r);
-    for (int64_t j = 0; j < step.out.width; ++j) out[j] = x[step.table[j]];
-  }
+    for (int64_t r = 0; r < rows; ++r) {
+        const T* x = RowsOf<T>(step.args[0], index)[r];
+        T* out = RowsOf<T>(step.out, index)[r];
+        for (int64_t j = 0; j < step.out.width; ++j) out[j] = x[step.table[j]];
+    }
 }
 
 template <class T>
 void scatter_features(const Step& step, RowMaps index, int64_t rows) {
-  for (int64_t r = 0; r < rows; ++r) {
-    const T* x = row_of<T>(step.args[0], index, r);
-    T* out = row_of<T>(step.out, index, r);
-    for (int64_t j = 0; j < step.out.width; ++j) out[j] = 0;
-    for (int64_t j = 0; j < step.args[0].width; ++j) out[step.table[j]] += x[j];
-  }
+    for (int64_t r = 0; r < rows; ++r) {
+        const T* x = RowsOf<T>(step.args[0], index)[r];
+        T* out = RowsOf<T>(step.out, index)[r];
+        for (int64_t j = 0; j < step.out.width; ++j) out[j] = 0;
+        for (int64_t j = 0; j < step.args[0].width; ++j) out[step.table[j]] += x[j];
+    }
 }
 
 }  // namespace UNPAD_TIER

@@ -3,8 +3,8 @@
 // Products. `linear_rows`: out = start + a M over packed panels of M. `outer_panel`: the sum over
 // rows of a[k] g[n] into one panel of columns.
 //
-// A row's bits are its own: each output is one chain of multiply-adds over k, in one order, for every
-// tile shape; no k is split and no tail is special (panels are padded with zeros).
+// A row's bits are its own: each output is one chain of multiply-adds over k, in one order, for
+// every tile shape; no k is split and no tail is special (panels are padded with zeros).
 
 #include <algorithm>
 
@@ -29,243 +29,281 @@ template <class T, int MR, int NP>
 inline __attribute__((always_inline)) void multiply(typename Lanes<T>::Vec (&acc)[MR][2 * NP],
                                                     const T* const (&a)[MR], int64_t a_step,
                                                     const T* m, int64_t panel_size, int64_t depth) {
-  using V = typename Lanes<T>::Vec;
-  constexpr int lanes = kLanes<T>;
-  const auto panel = [&](int64_t k, int v) {
-    return load(m + (v / 2) * panel_size + k * kPanel<T> + (v % 2) * lanes);
-  };
-  for (int64_t k = 0; k < depth; ++k) {
-    // The shorter side stays in registers, the longer one passes through a single one.
-    if constexpr (MR < 2 * NP) {
-      V x[MR];
-      for (int i = 0; i < MR; ++i) x[i] = splat(a[i][k * a_step]);
-      for (int v = 0; v < 2 * NP; ++v) {
-        const V b = panel(k, v);
-        for (int i = 0; i < MR; ++i) acc[i][v] = fma(x[i], b, acc[i][v]);
-      }
-    } else {
-      V b[2 * NP];
-      for (int v = 0; v < 2 * NP; ++v) b[v] = panel(k, v);
-      for (int i = 0; i < MR; ++i) {
-        const V x = splat(a[i][k * a_step]);
-        for (int v = 0; v < 2 * NP; ++v) acc[i][v] = fma(x, b[v], acc[i][v]);
-      }
+    using V = typename Lanes<T>::Vec;
+    constexpr int lanes = kLanes<T>;
+    const auto panel = [&](int64_t k, int v) {
+        return load(m + (v / 2) * panel_size + k * kPanel<T> + (v % 2) * lanes);
+    };
+    for (int64_t k = 0; k < depth; ++k) {
+        // The shorter side stays in registers, the longer one passes through a single one.
+        if constexpr (MR < 2 * NP) {
+            V x[MR];
+            for (int i = 0; i < MR; ++i) x[i] = splat(a[i][k * a_step]);
+            for (int v = 0; v < 2 * NP; ++v) {
+                const V b = panel(k, v);
+                for (int i = 0; i < MR; ++i) acc[i][v] = fma(x[i], b, acc[i][v]);
+            }
+        } else {
+            V b[2 * NP];
+            for (int v = 0; v < 2 * NP; ++v) b[v] = panel(k, v);
+            for (int i = 0; i < MR; ++i) {
+                const V x = splat(a[i][k * a_step]);
+                for (int v = 0; v < 2 * NP; ++v) acc[i][v] = fma(x, b[v], acc[i][v]);
+            }
+        }
     }
-  }
 }
 
 template <class T>
 struct LinearRows {
-  const T* a[kMostRows];
-  const T* start[kMostRows];
-  T* out[kMostRows];
-  int64_t start_width;  // 0: start from zero; 1: one number; else a row
-  int64_t depth, cols;
-  const T* packed;
+    const T* a[kMostRows];
+    const T* start[kMostRows];
+    T* out[kMostRows];
+    int64_t start_width;  // 0: start from zero; 1: one number; else a row
+    int64_t depth, cols;
+    const T* packed;
 };
 
 template <class T, int NV>
 inline void load_start(typename Lanes<T>::Vec (&acc)[NV], const LinearRows<T>& l, int64_t r,
                        int64_t column) {
-  constexpr int lanes = kLanes<T>;
-  const int64_t left = l.cols - column;
-  for (int v = 0; v < NV; ++v) {
-    const int64_t n = left - v * lanes;
-    if (l.start_width == 0 || n <= 0) acc[v] = typename Lanes<T>::Vec{};
-    else if (l.start_width == 1 && l.cols != 1) acc[v] = splat(*l.start[r]);
-    else if (n >= lanes) acc[v] = load(l.start[r] + column + v * lanes);
-    else acc[v] = load_n(l.start[r] + column + v * lanes, static_cast<int>(n));
-  }
+    constexpr int lanes = kLanes<T>;
+    using V = typename Lanes<T>::Vec;
+    const int64_t left = l.cols - column;
+    if (l.start_width == 0 || (l.start_width == 1 && l.cols != 1)) {
+        const V all = l.start_width == 0 ? V{} : splat(*l.start[r]);
+        for (int v = 0; v < NV; ++v) acc[v] = all;
+    } else if (left >= NV * lanes) {
+        for (int v = 0; v < NV; ++v) acc[v] = load(l.start[r] + column + v * lanes);
+    } else {
+        for (int v = 0; v < NV; ++v) {
+            const int n = static_cast<int>(std::clamp<int64_t>(left - v * lanes, 0, lanes));
+            acc[v] = n == 0 ? V{} : load_n(l.start[r] + column + v * lanes, n);
+        }
+    }
 }
 
 template <class T, int NV>
 inline void store_result(const typename Lanes<T>::Vec (&acc)[NV], const LinearRows<T>& l, int64_t r,
                          int64_t column) {
-  constexpr int lanes = kLanes<T>;
-  for (int v = 0; v < NV; ++v) {
-    const int64_t n = l.cols - column - v * lanes;
-    if (n >= lanes) store(l.out[r] + column + v * lanes, acc[v]);
-    else if (n > 0) store_n(l.out[r] + column + v * lanes, acc[v], static_cast<int>(n));
-  }
+    constexpr int lanes = kLanes<T>;
+    const int64_t left = l.cols - column;
+    T* out = l.out[r] + column;
+    if (left >= NV * lanes) {
+        for (int v = 0; v < NV; ++v) store(out + v * lanes, acc[v]);
+        return;
+    }
+    for (int v = 0; v < NV; ++v) {
+        const int n = static_cast<int>(std::clamp<int64_t>(left - v * lanes, 0, lanes));
+        if (n == lanes)
+            store(out + v * lanes, acc[v]);
+        else if (n > 0)
+            store_n(out + v * lanes, acc[v], n);
+    }
 }
 
 // Rows [r, r + MR) times the panels [panel, panel + NP).
 template <class T, int MR, int NP>
 void linear_tile(const LinearRows<T>& l, int64_t r, int64_t panel) {
-  typename Lanes<T>::Vec acc[MR][2 * NP];
-  const T* a[MR];
-  const int64_t column = panel * kPanel<T>, panel_size = l.depth * kPanel<T>;
-  for (int i = 0; i < MR; ++i) {
-    a[i] = l.a[r + i];
-    load_start<T, 2 * NP>(acc[i], l, r + i, column);
-  }
-  multiply<T, MR, NP>(acc, a, 1, l.packed + panel * panel_size, panel_size, l.depth);
-  for (int i = 0; i < MR; ++i) store_result<T, 2 * NP>(acc[i], l, r + i, column);
+    typename Lanes<T>::Vec acc[MR][2 * NP];
+    const T* a[MR];
+    const int64_t column = panel * kPanel<T>, panel_size = l.depth * kPanel<T>;
+    for (int i = 0; i < MR; ++i) {
+        a[i] = l.a[r + i];
+        load_start<T, 2 * NP>(acc[i], l, r + i, column);
+    }
+    multiply<T, MR, NP>(acc, a, 1, l.packed + panel * panel_size, panel_size, l.depth);
+    for (int i = 0; i < MR; ++i) store_result<T, 2 * NP>(acc[i], l, r + i, column);
 }
 
 // All panels for `rows` rows in tiles of MR and MR - 1 rows: the even split (16 = 6 + 5 + 5).
 template <class T, int MR>
 void linear_panels(const LinearRows<T>& l, int64_t rows) {
-  constexpr int wide = kPanelsFor<MR>;
-  const int64_t panels = (l.cols + kPanel<T> - 1) / kPanel<T>;
-  const int64_t tiles = (rows + MR - 1) / MR;
-  const int64_t full = rows - tiles * (MR - 1);  // tiles of MR rows; the others have one less
-  int64_t panel = 0;
-  for (; panel + wide <= panels; panel += wide) {
-    int64_t r = 0, t = 0;
-    for (; t < full; ++t, r += MR) linear_tile<T, MR, wide>(l, r, panel);
-    if constexpr (MR > 1) {
-      for (; t < tiles; ++t, r += MR - 1) linear_tile<T, MR - 1, wide>(l, r, panel);
+    constexpr int wide = kPanelsFor<MR>;
+    const int64_t panels = (l.cols + kPanel<T> - 1) / kPanel<T>;
+    const int64_t tiles = (rows + MR - 1) / MR;
+    const int64_t full = rows - tiles * (MR - 1);  // tiles of MR rows; the others have one less
+    int64_t panel = 0;
+    for (; panel + wide <= panels; panel += wide) {
+        int64_t r = 0, t = 0;
+        for (; t < full; ++t, r += MR) linear_tile<T, MR, wide>(l, r, panel);
+        if constexpr (MR > 1) {
+            for (; t < tiles; ++t, r += MR - 1) linear_tile<T, MR - 1, wide>(l, r, panel);
+        }
     }
-  }
-  for (; panel < panels; ++panel) {
-    int64_t r = 0, t = 0;
-    for (; t < full; ++t, r += MR) linear_tile<T, MR, 1>(l, r, panel);
-    if constexpr (MR > 1) {
-      for (; t < tiles; ++t, r += MR - 1) linear_tile<T, MR - 1, 1>(l, r, panel);
+    for (; panel < panels; ++panel) {
+        int64_t r = 0, t = 0;
+        for (; t < full; ++t, r += MR) linear_tile<T, MR, 1>(l, r, panel);
+        if constexpr (MR > 1) {
+            for (; t < tiles; ++t, r += MR - 1) linear_tile<T, MR - 1, 1>(l, r, panel);
+        }
     }
-  }
 }
 
 template <class T, int MR = kTileRows>
 inline void linear_with(int tile_rows, const LinearRows<T>& l, int64_t rows) {
-  if (tile_rows == MR) return linear_panels<T, MR>(l, rows);
-  if constexpr (MR > 1) linear_with<T, MR - 1>(tile_rows, l, rows);
+    if (tile_rows == MR) return linear_panels<T, MR>(l, rows);
+    if constexpr (MR > 1) linear_with<T, MR - 1>(tile_rows, l, rows);
 }
 
 // Most rows of a tile when `rows` are split evenly into tiles of at most kTileRows.
 inline int64_t even_tile(int64_t rows) {
-  const int64_t tiles = (rows + kTileRows - 1) / kTileRows;
-  return (rows + tiles - 1) / tiles;
+    const int64_t tiles = (rows + kTileRows - 1) / kTileRows;
+    return (rows + tiles - 1) / tiles;
 }
 
 template <class T>
 void linear_rows(const Step& step, RowMaps index, int64_t rows) {
-  LinearRows<T> l;
-  l.start_width = step.n_args == 2 ? step.args[1].width : 0;
-  l.depth = step.args[0].width;
-  l.cols = step.out.width;
-  l.packed = static_cast<const T*>(step.matrix);
-  for (int64_t r = 0; r < rows; ++r) {
-    l.a[r] = row_of<T>(step.args[0], index, r);
-    l.out[r] = row_of<T>(step.out, index, r);
-    if (l.start_width != 0) l.start[r] = row_of<T>(step.args[1], index, r);
-  }
-  linear_with<T>(static_cast<int>(even_tile(rows)), l, rows);
+    LinearRows<T> l;
+    l.start_width = step.n_args == 2 ? step.args[1].width : 0;
+    l.depth = step.args[0].width;
+    l.cols = step.out.width;
+    l.packed = static_cast<const T*>(step.matrix);
+    const RowsOf<T> a(step.args[0], index), out(step.out, index);
+    const RowsOf<T> start(step.args[step.n_args - 1], index);
+    for (int64_t r = 0; r < rows; ++r) {
+        l.a[r] = a[r];
+        l.out[r] = out[r];
+        l.start[r] = start[r];
+    }
+    linear_with<T>(static_cast<int>(even_tile(rows)), l, rows);
 }
 
 template <class T>
 void pack(const T* m, int64_t stride_row, int64_t stride_col, int64_t rows, int64_t cols,
           int64_t first, int64_t last, T* out) {
-  constexpr int width = kPanel<T>;
-  for (int64_t panel = first; panel < last; ++panel) {
-    const int64_t column = panel * width;
-    const int64_t n = std::min<int64_t>(width, cols - column);
-    const T* from = m + column * stride_col;
-    T* to = out + panel * rows * width;
-    for (int64_t k = 0; k < rows; ++k, to += width, from += stride_row) {
-      for (int64_t j = 0; j < n; ++j) to[j] = from[j * stride_col];
-      for (int64_t j = n; j < width; ++j) to[j] = 0;
+    constexpr int width = kPanel<T>;
+    for (int64_t panel = first; panel < last; ++panel) {
+        const int64_t column = panel * width;
+        const int64_t n = std::min<int64_t>(width, cols - column);
+        const T* from = m + column * stride_col;
+        T* to = out + panel * rows * width;
+        for (int64_t k = 0; k < rows; ++k, to += width, from += stride_row) {
+            for (int64_t j = 0; j < n; ++j) to[j] = from[j * stride_col];
+            for (int64_t j = n; j < width; ++j) to[j] = 0;
+        }
     }
-  }
+}
+
+// Columns [k, k + n) of the rows [first, last), n <= kTileRows, to [rows][n].
+template <class T>
+inline void pack_tile(const RowsOf<T>& from, int64_t first, int64_t last, int64_t k, int64_t n,
+                      bool roomy, T* to) {
+    constexpr int lanes = kLanes<T>;
+    if (roomy && n <= lanes) {
+        // Vector copies run into the next row, which is written after.
+        for (int64_t r = first; r < last; ++r) store(to + r * n, load(from[r] + k));
+    } else {
+        for (int64_t r = first; r < last; ++r) std::copy_n(from[r] + k, n, to + r * n);
+    }
 }
 
 template <class T>
 void pack_left(const Ref& a, RowMaps index, int64_t rows, T* out) {
-  constexpr int lanes = kLanes<T>;
-  const int64_t most = even_tile(a.width), tiles = (a.width + most - 1) / most;
-  const int64_t full = a.width - tiles * (most - 1);
-  for (int64_t r = 0; r < rows; ++r) {
-    const T* from = row_of<T>(a, index, r);
-    for (int64_t t = 0, k = 0; t < tiles; ++t) {
-      const int64_t n = t < full ? most : most - 1;
-      T* to = out + rows * k + r * n;
-      // Vector copies run past the tile: the next row, or the slack at the end, overwrites it.
-      if (n <= lanes && k + lanes <= a.width && r + 1 < rows) store(to, load(from + k));
-      else std::copy_n(from + k, n, to);
-      k += n;
+    constexpr int64_t block = 16;  // rows whose columns stay in the first-level cache meanwhile
+    const RowsOf<T> from(a, index);
+    const int64_t most = even_tile(a.width), tiles = (a.width + most - 1) / most;
+    const int64_t full = a.width - tiles * (most - 1);
+    for (int64_t first = 0; first < rows; first += block) {
+        // The last row is copied exactly: nothing comes after it to overwrite an excess.
+        const int64_t last = std::min(first + block, rows - 1);
+        for (int64_t t = 0, k = 0; t < tiles; ++t) {
+            const int64_t n = t < full ? most : most - 1;
+            const bool roomy = k + kLanes<T> <= a.width && 2 * n >= kLanes<T>;
+            pack_tile(from, first, last, k, n, roomy, out + rows * k);
+            if (last == rows - 1) pack_tile(from, last, rows, k, n, false, out + rows * k);
+            k += n;
+        }
     }
-  }
 }
 
 template <class T>
 void pack_right(const Ref& a, RowMaps index, int64_t rows, int64_t panel, T* out) {
-  constexpr int lanes = kLanes<T>;
-  const int64_t column = panel * kPanel<T>, n = a.width - column;
-  for (int64_t r = 0; r < rows; ++r, out += kPanel<T>) {
-    const T* from = row_of<T>(a, index, r) + column;
-    for (int v = 0; v < 2; ++v) {
-      const int64_t left = n - v * lanes;
-      if (left >= lanes) store(out + v * lanes, load(from + v * lanes));
-      else if (left > 0) store(out + v * lanes, load_n(from + v * lanes, static_cast<int>(left)));
-      else store(out + v * lanes, typename Lanes<T>::Vec{});
+    constexpr int lanes = kLanes<T>;
+    const RowsOf<T> from(a, index);
+    const int64_t column = panel * kPanel<T>, left = a.width - column;
+    if (left >= kPanel<T>) {
+        for (int64_t r = 0; r < rows; ++r, out += kPanel<T>) {
+            const T* row = from[r] + column;
+            store(out, load(row));
+            store(out + lanes, load(row + lanes));
+        }
+        return;
     }
-  }
+    const int n0 = static_cast<int>(std::min<int64_t>(left, lanes));
+    const int n1 = static_cast<int>(left) - n0;
+    for (int64_t r = 0; r < rows; ++r, out += kPanel<T>) {
+        const T* row = from[r] + column;
+        store(out, load_n(row, n0));
+        store(out + lanes, n1 > 0 ? load_n(row + lanes, n1) : typename Lanes<T>::Vec{});
+    }
 }
 
 template <class T, int MR>
 inline void outer_tile(const T* left, const T* right, int64_t rows, T* acc, int64_t acc_stride) {
-  using V = typename Lanes<T>::Vec;
-  V sum[MR][2];
-  const T* a[MR];
-  for (int i = 0; i < MR; ++i) {
-    a[i] = left + i;
-    sum[i][0] = sum[i][1] = V{};
-  }
-  multiply<T, MR, 1>(sum, a, MR, right, 0, rows);
-  for (int i = 0; i < MR; ++i) {
-    for (int v = 0; v < 2; ++v) {
-      T* at = acc + i * acc_stride + v * kLanes<T>;
-      store(at, load(at) + sum[i][v]);
+    using V = typename Lanes<T>::Vec;
+    V sum[MR][2];
+    const T* a[MR];
+    for (int i = 0; i < MR; ++i) {
+        a[i] = left + i;
+        sum[i][0] = sum[i][1] = V{};
     }
-  }
+    multiply<T, MR, 1>(sum, a, MR, right, 0, rows);
+    for (int i = 0; i < MR; ++i) {
+        for (int v = 0; v < 2; ++v) {
+            T* at = acc + i * acc_stride + v * kLanes<T>;
+            store(at, load(at) + sum[i][v]);
+        }
+    }
 }
 
 template <class T, int MR = kTileRows>
 inline void outer_with(int64_t most, const T* left, const T* right, int64_t width, int64_t rows,
                        T* acc, int64_t acc_stride) {
-  if (most == MR) {
-    const int64_t tiles = (width + MR - 1) / MR, full = width - tiles * (MR - 1);
-    for (int64_t t = 0, k = 0; t < tiles; ++t) {
-      if (t < full) {
-        outer_tile<T, MR>(left + rows * k, right, rows, acc + k * acc_stride, acc_stride);
-        k += MR;
-      } else if constexpr (MR > 1) {
-        outer_tile<T, MR - 1>(left + rows * k, right, rows, acc + k * acc_stride, acc_stride);
-        k += MR - 1;
-      }
+    if (most == MR) {
+        const int64_t tiles = (width + MR - 1) / MR, full = width - tiles * (MR - 1);
+        for (int64_t t = 0, k = 0; t < tiles; ++t) {
+            if (t < full) {
+                outer_tile<T, MR>(left + rows * k, right, rows, acc + k * acc_stride, acc_stride);
+                k += MR;
+            } else if constexpr (MR > 1) {
+                outer_tile<T, MR - 1>(left + rows * k, right, rows, acc + k * acc_stride,
+                                      acc_stride);
+                k += MR - 1;
+            }
+        }
+    } else if constexpr (MR > 1) {
+        outer_with<T, MR - 1>(most, left, right, width, rows, acc, acc_stride);
     }
-  } else if constexpr (MR > 1) {
-    outer_with<T, MR - 1>(most, left, right, width, rows, acc, acc_stride);
-  }
 }
 
 template <class T>
 void outer_panel(const T* left, const T* right, int64_t width, int64_t rows, T* acc,
                  int64_t acc_stride) {
-  outer_with<T>(even_tile(width), left, right, width, rows, acc, acc_stride);
+    outer_with<T>(even_tile(width), left, right, width, rows, acc, acc_stride);
 }
 
 template <class T>
 void sum_rows(const Ref& a, RowMaps index, int64_t rows, T* acc) {
-  constexpr int lanes = kLanes<T>;
-  for (int64_t column = 0; column < a.width; column += lanes) {
-    const int n = static_cast<int>(std::min<int64_t>(lanes, a.width - column));
-    typename Lanes<T>::Vec sum{};
-    for (int64_t r = 0; r < rows; ++r) {
-      const T* from = row_of<T>(a, index, r) + column;
-      sum += n == lanes ? load(from) : load_n(from, n);
+    constexpr int lanes = kLanes<T>;
+    const RowsOf<T> rows_of(a, index);
+    for (int64_t column = 0; column < a.width; column += lanes) {
+        const int n = static_cast<int>(std::min<int64_t>(lanes, a.width - column));
+        typename Lanes<T>::Vec sum{};
+        for (int64_t r = 0; r < rows; ++r) {
+            const T* from = rows_of[r] + column;
+            sum += n == lanes ? load(from) : load_n(from, n);
+        }
+        store(acc + column, load(acc + column) + sum);
     }
-    store(acc + column, load(acc + column) + sum);
-  }
 }
 
 template <class T>
 void add_parts(const T* parts, int64_t n_parts, int64_t stride, int64_t n, T* total) {
-  std::copy_n(parts, n, total);
-  for (int64_t i = 1; i < n_parts; ++i) {
-    for (int64_t j = 0; j < n; ++j) total[j] += parts[i * stride + j];
-  }
+    std::copy_n(parts, n, total);
+    for (int64_t i = 1; i < n_parts; ++i) {
+        for (int64_t j = 0; j < n; ++j) total[j] += parts[i * stride + j];
+    }
 }
 
 }  // namespace UNPAD_TIER

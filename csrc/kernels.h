@@ -12,31 +12,40 @@ namespace unpad {
 
 // Columns of a buffer, resolved: the numbers of row r start at
 //     base + index[map][r] * stride   (bytes)
-// where `index` is the executor's set of row maps (token number, window row, ...). A vector that all
-// rows share has stride 0; an address that follows no pattern has base null and stride 1.
+// where `index` is the executor's set of row maps (token number, window row, ...). A vector that
+// all rows share has stride 0; an address that follows no pattern has base null and stride 1.
 struct Ref {
-  char* base;
-  int64_t stride;
-  int map;
-  int64_t width;
+    char* base;
+    int64_t stride;
+    int map;
+    int64_t width;
 };
 
 using RowMaps = const int64_t* const*;
 
+// The rows of an operand within a kernel. A kernel makes one on its stack: the compiler then knows
+// that no store changes it.
 template <class T>
-inline T* row_of(const Ref& ref, RowMaps index, int64_t r) {
-  return reinterpret_cast<T*>(ref.base + index[ref.map][r] * ref.stride);
-}
+struct RowsOf {
+    char* base;
+    const int64_t* map;
+    int64_t stride;
+
+    RowsOf() = default;
+    RowsOf(const Ref& ref, RowMaps index)
+        : base(ref.base), map(index[ref.map]), stride(ref.stride) {}
+    T* operator[](int64_t r) const { return reinterpret_cast<T*>(base + map[r] * stride); }
+};
 
 // An instruction whose operands are resolved.
 struct Step {
-  Op op;
-  int n_args;
-  Ref out;
-  Ref args[3];
-  int64_t dims[3];          // outer, n, inner
-  const int32_t* table;     // take, scatter
-  const void* matrix;       // linear: packed panels
+    Op op;
+    int n_args;
+    Ref out;
+    Ref args[3];
+    int64_t dims[3];       // outer, n, inner
+    const int32_t* table;  // take, scatter
+    const void* matrix;    // linear: packed panels
 };
 
 using RowKernel = void (*)(const Step& step, RowMaps index, int64_t rows);
@@ -46,43 +55,51 @@ inline constexpr int kMostRows = 128;
 
 template <class T>
 struct Kernels {
-  int panel;  // columns of a packed panel; accumulators are padded to a multiple of it
+    int panel;  // columns of a packed panel; accumulators are padded to a multiple of it
 
-  // Every opcode but outer and sum_rows: out = op(args), row by row.
-  RowKernel row[op_count];
+    // Every opcode but outer and sum_rows: out = op(args), row by row.
+    RowKernel row[op_count];
 
-  // Panels [first, last) of a matrix M[rows, cols] with any strides (in numbers): panel p holds
-  // columns [p * panel, (p + 1) * panel) as [rows][panel], zeros past the last column.
-  void (*pack)(const T* m, int64_t stride_row, int64_t stride_col, int64_t rows, int64_t cols,
-               int64_t first, int64_t last, T* out);
+    // Panels [first, last) of a matrix M[rows, cols] with any strides (in numbers): panel p holds
+    // columns [p * panel, (p + 1) * panel) as [rows][panel], zeros past the last column.
+    void (*pack)(const T* m, int64_t stride_row, int64_t stride_col, int64_t rows, int64_t cols,
+                 int64_t first, int64_t last, T* out);
 
-  // The operands of `outer`, packed from their rows. Left: tiles of columns, each
-  // [rows][tile columns]; one panel of right: [rows][panel].
-  void (*pack_left)(const Ref& a, RowMaps index, int64_t rows, T* out);
-  void (*pack_right)(const Ref& a, RowMaps index, int64_t rows, int64_t panel, T* out);
+    // The operands of `outer`, packed from their rows. Left: tiles of columns, each
+    // [rows][tile columns]; one panel of right: [rows][panel].
+    void (*pack_left)(const Ref& a, RowMaps index, int64_t rows, T* out);
+    void (*pack_right)(const Ref& a, RowMaps index, int64_t rows, int64_t panel, T* out);
 
-  // acc[k, n] += sum over rows of left[r, k] * right[r, n] for the columns of one panel. The rows
-  // are summed from zero first: the error grows with the rows of a window, not with all of them.
-  void (*outer)(const T* left, const T* right, int64_t width, int64_t rows, T* acc,
-                int64_t acc_stride);
-  void (*sum_rows)(const Ref& a, RowMaps index, int64_t rows, T* acc);
+    // acc[k, n] += sum over rows of left[r, k] * right[r, n] for the columns of one panel. The rows
+    // are summed from zero first: the error grows with the rows of a window, not with all of them.
+    void (*outer)(const T* left, const T* right, int64_t width, int64_t rows, T* acc,
+                  int64_t acc_stride);
+    void (*sum_rows)(const Ref& a, RowMaps index, int64_t rows, T* acc);
 
-  // total[j] = sum over i of parts[i * stride + j], in order of i.
-  void (*add_parts)(const T* parts, int64_t n_parts, int64_t stride, int64_t n, T* total);
+    // total[j] = sum over i of parts[i * stride + j], in order of i.
+    void (*add_parts)(const T* parts, int64_t n_parts, int64_t stride, int64_t n, T* total);
 };
 
-inline int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
+inline int64_t round_up(int64_t n, int64_t unit) {
+    return (n + unit - 1) / unit * unit;
+}
 
 enum class Tier : int { generic, avx2, avx512, count };
 
 struct TierTable {
-  const Kernels<float>* f32;
-  const Kernels<double>* f64;
+    const Kernels<float>* f32;
+    const Kernels<double>* f64;
 };
 
 // One definition a tier, in tier.cpp; isa.cpp picks.
-namespace generic { const TierTable& table(); }
-namespace avx2 { const TierTable& table(); }
-namespace avx512 { const TierTable& table(); }
+namespace generic {
+const TierTable& table();
+}
+namespace avx2 {
+const TierTable& table();
+}
+namespace avx512 {
+const TierTable& table();
+}
 
 }  // namespace unpad

@@ -15,89 +15,90 @@ constexpr size_t kHugePage = size_t{2} << 20;
 constexpr size_t kMostIdle = size_t{1} << 30;
 
 struct FreeList {
-  std::mutex mutex;
-  std::multimap<size_t, void*> blocks;
-  size_t bytes = 0;
+    std::mutex mutex;
+    std::multimap<size_t, void*> blocks;
+    size_t bytes = 0;
 };
 
 // Never destroyed: a tensor over a block may die after the statics.
 FreeList& free_list() {
-  static FreeList* list = new FreeList;
-  return *list;
+    static FreeList* list = new FreeList;
+    return *list;
 }
 
 // Sizes in steps of an eighth of a power of two: calls of slightly different size share blocks.
 size_t size_class(size_t bytes) {
-  size_t unit = kSmallUnit;
-  while (unit * 16 < bytes) unit *= 2;
-  if (bytes >= kHugePage && unit < kHugePage) unit = kHugePage;
-  return (bytes + unit - 1) / unit * unit;
+    size_t unit = kSmallUnit;
+    while (unit * 16 < bytes) unit *= 2;
+    if (bytes >= kHugePage && unit < kHugePage) unit = kHugePage;
+    return (bytes + unit - 1) / unit * unit;
 }
 
 void* map_block(size_t size) {
-  const size_t slack = size >= kHugePage ? kHugePage : 0;
-  void* p = mmap(nullptr, size + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (p == MAP_FAILED) throw std::bad_alloc();
-  if (slack == 0) return p;
-  // Cut to a 2 MB boundary, or no huge page fits the ends.
-  const uintptr_t begin = reinterpret_cast<uintptr_t>(p);
-  const uintptr_t aligned = (begin + kHugePage - 1) / kHugePage * kHugePage;
-  if (aligned > begin) munmap(p, aligned - begin);
-  const size_t tail = begin + slack - aligned;
-  void* data = reinterpret_cast<void*>(aligned);
-  if (tail > 0) munmap(static_cast<char*>(data) + size, tail);
+    const size_t slack = size >= kHugePage ? kHugePage : 0;
+    void* p =
+        mmap(nullptr, size + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED) throw std::bad_alloc();
+    if (slack == 0) return p;
+    // Cut to a 2 MB boundary, or no huge page fits the ends.
+    const uintptr_t begin = reinterpret_cast<uintptr_t>(p);
+    const uintptr_t aligned = (begin + kHugePage - 1) / kHugePage * kHugePage;
+    if (aligned > begin) munmap(p, aligned - begin);
+    const size_t tail = begin + slack - aligned;
+    void* data = reinterpret_cast<void*>(aligned);
+    if (tail > 0) munmap(static_cast<char*>(data) + size, tail);
 #ifdef MADV_HUGEPAGE
-  madvise(data, size, MADV_HUGEPAGE);
+    madvise(data, size, MADV_HUGEPAGE);
 #endif
-  return data;
+    return data;
 }
 
 }  // namespace
 
 Block acquire(size_t bytes) {
-  const size_t size = size_class(bytes > 0 ? bytes : 1);
-  FreeList& list = free_list();
-  {
-    std::lock_guard<std::mutex> lock(list.mutex);
-    const auto it = list.blocks.lower_bound(size);
-    if (it != list.blocks.end() && it->first <= 2 * size) {
-      const Block block{it->second, it->first};
-      list.bytes -= it->first;
-      list.blocks.erase(it);
-      return block;
+    const size_t size = size_class(bytes > 0 ? bytes : 1);
+    FreeList& list = free_list();
+    {
+        std::lock_guard<std::mutex> lock(list.mutex);
+        const auto it = list.blocks.lower_bound(size);
+        if (it != list.blocks.end() && it->first <= 2 * size) {
+            const Block block{it->second, it->first};
+            list.bytes -= it->first;
+            list.blocks.erase(it);
+            return block;
+        }
     }
-  }
-  return {map_block(size), size};
+    return {map_block(size), size};
 }
 
 void release(Block block) {
-  if (block.data == nullptr) return;
-  FreeList& list = free_list();
-  std::lock_guard<std::mutex> lock(list.mutex);
-  list.blocks.emplace(block.size, block.data);
-  list.bytes += block.size;
-  while (list.bytes > kMostIdle) {
-    const auto largest = std::prev(list.blocks.end());
-    munmap(largest->second, largest->first);
-    list.bytes -= largest->first;
-    list.blocks.erase(largest);
-  }
+    if (block.data == nullptr) return;
+    FreeList& list = free_list();
+    std::lock_guard<std::mutex> lock(list.mutex);
+    list.blocks.emplace(block.size, block.data);
+    list.bytes += block.size;
+    while (list.bytes > kMostIdle) {
+        const auto largest = std::prev(list.blocks.end());
+        munmap(largest->second, largest->first);
+        list.bytes -= largest->first;
+        list.blocks.erase(largest);
+    }
 }
 
 size_t trim() {
-  FreeList& list = free_list();
-  std::lock_guard<std::mutex> lock(list.mutex);
-  const size_t bytes = list.bytes;
-  for (const auto& [size, data] : list.blocks) munmap(data, size);
-  list.blocks.clear();
-  list.bytes = 0;
-  return bytes;
+    FreeList& list = free_list();
+    std::lock_guard<std::mutex> lock(list.mutex);
+    const size_t bytes = list.bytes;
+    for (const auto& [size, data] : list.blocks) munmap(data, size);
+    list.blocks.clear();
+    list.bytes = 0;
+    return bytes;
 }
 
 size_t idle_bytes() {
-  FreeList& list = free_list();
-  std::lock_guard<std::mutex> lock(list.mutex);
-  return list.bytes;
+    FreeList& list = free_list();
+    std::lock_guard<std::mutex> lock(list.mutex);
+    return list.bytes;
 }
 
 }  // namespace unpad

@@ -9,8 +9,8 @@
 namespace unpad {
 
 struct Block {
-  void* data = nullptr;  // aligned to 64 bytes at least; holds what its last user left
-  size_t size = 0;       // size of the mapping, >= what was asked for
+    void* data = nullptr;  // aligned to 64 bytes at least; holds what its last user left
+    size_t size = 0;       // size of the mapping, >= what was asked for
 };
 
 // Throws std::bad_alloc. Thread-safe.
@@ -25,15 +25,15 @@ size_t idle_bytes();
 
 // A block for the length of a scope.
 class Lease {
- public:
-  explicit Lease(size_t bytes) : block_(acquire(bytes)) {}
-  ~Lease() { release(block_); }
-  Lease(const Lease&) = delete;
-  Lease& operator=(const Lease&) = delete;
-  char* data() const { return static_cast<char*>(block_.data); }
+  public:
+    explicit Lease(size_t bytes) : block_(acquire(bytes)) {}
+    ~Lease() { release(block_); }
+    Lease(const Lease&) = delete;
+    Lease& operator=(const Lease&) = delete;
+    char* data() const { return static_cast<char*>(block_.data); }
 
- private:
-  Block block_;
+  private:
+    Block block_;
 };
 
 }  // namespace unpad

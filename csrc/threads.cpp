@@ -19,31 +19,31 @@ std::atomic<bool> forked{false};
 
 int most_threads() {
 #ifdef _OPENMP
-  if (forked.load(std::memory_order_relaxed) || omp_in_parallel()) return 1;
-  return omp_get_thread_limit();
+    if (forked.load(std::memory_order_relaxed) || omp_in_parallel()) return 1;
+    return omp_get_thread_limit();
 #else
-  return 1;
+    return 1;
 #endif
 }
 
 void run_stages(int first, int last, int n, const std::function<void(int, int)>& work) {
-  const auto member = [&](int stage, int thread, int team) {
-    const FlushDenormals flush;
-    for (int i = thread; i < n; i += team) work(stage, i);
-  };
+    const auto member = [&](int stage, int thread, int team) {
+        const FlushDenormals flush;
+        for (int i = thread; i < n; i += team) work(stage, i);
+    };
 #ifdef _OPENMP
-  if (n > 1) {
+    if (n > 1) {
 #pragma omp parallel num_threads(n)
-    for (int stage = first; stage <= last; ++stage) {
-      member(stage, omp_get_thread_num(), omp_get_num_threads());
-      if (stage < last) {
+        for (int stage = first; stage <= last; ++stage) {
+            member(stage, omp_get_thread_num(), omp_get_num_threads());
+            if (stage < last) {
 #pragma omp barrier
-      }
+            }
+        }
+        return;
     }
-    return;
-  }
 #endif
-  for (int stage = first; stage <= last; ++stage) member(stage, 0, 1);
+    for (int stage = first; stage <= last; ++stage) member(stage, 0, 1);
 }
 
 }  // namespace unpad

@@ -22,14 +22,16 @@ void run_stages(int first, int last, int n, const std::function<void(int stage, 
 // Denormals cost a hundred cycles each; inside the engine they count as zero. The caller's flags
 // come back at the end.
 class FlushDenormals {
- public:
+  public:
 #if defined(__SSE2__)
-  FlushDenormals() : saved_(_mm_getcsr()) { _mm_setcsr(saved_ | kFlushToZero | kDenormalsAreZero); }
-  ~FlushDenormals() { _mm_setcsr(saved_); }
+    FlushDenormals() : saved_(_mm_getcsr()) {
+        _mm_setcsr(saved_ | kFlushToZero | kDenormalsAreZero);
+    }
+    ~FlushDenormals() { _mm_setcsr(saved_); }
 
- private:
-  static constexpr unsigned kFlushToZero = 0x8000, kDenormalsAreZero = 0x0040;
-  unsigned saved_;
+  private:
+    static constexpr unsigned kFlushToZero = 0x8000, kDenormalsAreZero = 0x0040;
+    unsigned saved_;
 #endif
 };
 

@@ -12,18 +12,30 @@ namespace {
 
 template <class T, Op op>
 constexpr RowKernel row_kernel() {
-  if constexpr (kOps[op].rule == Rule::Map) return map_rows<T, op>;
-  else if constexpr (op == op_sum) return sum_features<T>;
-  else if constexpr (op == op_max) return max_features<T>;
-  else if constexpr (op == op_onehot_max) return onehot_max_features<T>;
-  else if constexpr (op == op_expand) return expand_features<T>;
-  else if constexpr (op == op_softmax) return softmax_features<T>;
-  else if constexpr (op == op_normalize) return normalize_features<T>;
-  else if constexpr (op == op_inv_std) return inv_std_features<T>;
-  else if constexpr (op == op_take) return take_features<T>;
-  else if constexpr (op == op_scatter) return scatter_features<T>;
-  else if constexpr (op == op_linear) return linear_rows<T>;
-  else return nullptr;
+    if constexpr (kOps[op].rule == Rule::Map)
+        return map_rows<T, op>;
+    else if constexpr (op == op_sum)
+        return sum_features<T>;
+    else if constexpr (op == op_max)
+        return max_features<T>;
+    else if constexpr (op == op_onehot_max)
+        return onehot_max_features<T>;
+    else if constexpr (op == op_expand)
+        return expand_features<T>;
+    else if constexpr (op == op_softmax)
+        return softmax_features<T>;
+    else if constexpr (op == op_normalize)
+        return normalize_features<T>;
+    else if constexpr (op == op_inv_std)
+        return inv_std_features<T>;
+    else if constexpr (op == op_take)
+        return take_features<T>;
+    else if constexpr (op == op_scatter)
+        return scatter_features<T>;
+    else if constexpr (op == op_linear)
+        return linear_rows<T>;
+    else
+        return nullptr;
 }
 
 template <class T>
@@ -45,8 +57,8 @@ constexpr Kernels<T> kKernels = {
 }  // namespace
 
 const TierTable& table() {
-  static constexpr TierTable tables{&kKernels<float>, &kKernels<double>};
-  return tables;
+    static constexpr TierTable tables{&kKernels<float>, &kKernels<double>};
+    return tables;
 }
 
 }  // namespace UNPAD_TIER

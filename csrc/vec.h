@@ -3,8 +3,8 @@
 // The vector layer: the only file with intrinsics. Kernels are written once over `Vec<T>` (GCC's
 // vector extension) and compiled once per tier, in a namespace of the tier's name.
 //
-// Tails: load_n and store_n touch exactly n numbers, and the lanes past n hold zeros, so that a tail
-// goes through the very operations of the body: its bits are the body's.
+// Tails: load_n and store_n touch exactly n numbers, and the lanes past n hold zeros, so that a
+// tail goes through the very operations of the body: its bits are the body's.
 
 #include <cmath>
 #include <cstdint>
@@ -39,13 +39,13 @@ template <class T>
 struct Lanes;
 template <>
 struct Lanes<float> {
-  typedef float Vec __attribute__((vector_size(kVectorBytes)));
-  typedef int32_t Int __attribute__((vector_size(kVectorBytes)));
+    typedef float Vec __attribute__((vector_size(kVectorBytes)));
+    typedef int32_t Int __attribute__((vector_size(kVectorBytes)));
 };
 template <>
 struct Lanes<double> {
-  typedef double Vec __attribute__((vector_size(kVectorBytes)));
-  typedef int64_t Int __attribute__((vector_size(kVectorBytes)));
+    typedef double Vec __attribute__((vector_size(kVectorBytes)));
+    typedef int64_t Int __attribute__((vector_size(kVectorBytes)));
 };
 
 using VecF = Lanes<float>::Vec;
@@ -58,62 +58,74 @@ inline constexpr int kLanes = kVectorBytes / static_cast<int>(sizeof(T));
 
 template <class T>
 inline typename Lanes<T>::Vec load(const T* p) {
-  typename Lanes<T>::Vec v;
-  std::memcpy(&v, p, kVectorBytes);
-  return v;
+    typename Lanes<T>::Vec v;
+    std::memcpy(&v, p, kVectorBytes);
+    return v;
 }
 template <class T, class V>
 inline void store(T* p, V v) {
-  std::memcpy(p, &v, kVectorBytes);
+    std::memcpy(p, &v, kVectorBytes);
 }
 template <class T>
 inline typename Lanes<T>::Vec splat(T x) {
-  return x - typename Lanes<T>::Vec{};  // x - 0 keeps -0 and NaN
+    return x - typename Lanes<T>::Vec{};  // x - 0 keeps -0 and NaN
 }
 
 // The lanes of `v` through a scalar function: the slow road, the same for body and tail.
 template <class V, class F>
 inline V lanewise(V v, F f) {
-  V out{};
-  for (unsigned i = 0; i < sizeof(V) / sizeof(v[0]); ++i) out[i] = f(v[i]);
-  return out;
+    V out{};
+    for (unsigned i = 0; i < sizeof(V) / sizeof(v[0]); ++i) out[i] = f(v[i]);
+    return out;
 }
 template <class V, class F>
 inline V lanewise(V a, V b, F f) {
-  V out{};
-  for (unsigned i = 0; i < sizeof(V) / sizeof(a[0]); ++i) out[i] = f(a[i], b[i]);
-  return out;
+    V out{};
+    for (unsigned i = 0; i < sizeof(V) / sizeof(a[0]); ++i) out[i] = f(a[i], b[i]);
+    return out;
 }
 
 #if defined(__AVX512F__)
 
 inline VecF load_n(const float* p, int n) {
-  return _mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << n) - 1), p);
+    return _mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << n) - 1), p);
 }
 inline VecD load_n(const double* p, int n) {
-  return _mm512_maskz_loadu_pd(static_cast<__mmask8>((1u << n) - 1), p);
+    return _mm512_maskz_loadu_pd(static_cast<__mmask8>((1u << n) - 1), p);
 }
 inline void store_n(float* p, VecF v, int n) {
-  _mm512_mask_storeu_ps(p, static_cast<__mmask16>((1u << n) - 1), v);
+    _mm512_mask_storeu_ps(p, static_cast<__mmask16>((1u << n) - 1), v);
 }
 inline void store_n(double* p, VecD v, int n) {
-  _mm512_mask_storeu_pd(p, static_cast<__mmask8>((1u << n) - 1), v);
+    _mm512_mask_storeu_pd(p, static_cast<__mmask8>((1u << n) - 1), v);
 }
-inline VecF fma(VecF a, VecF b, VecF c) { return _mm512_fmadd_ps(a, b, c); }
-inline VecD fma(VecD a, VecD b, VecD c) { return _mm512_fmadd_pd(a, b, c); }
-inline VecF sqrt(VecF a) { return _mm512_sqrt_ps(a); }
-inline VecD sqrt(VecD a) { return _mm512_sqrt_pd(a); }
+inline VecF fma(VecF a, VecF b, VecF c) {
+    return _mm512_fmadd_ps(a, b, c);
+}
+inline VecD fma(VecD a, VecD b, VecD c) {
+    return _mm512_fmadd_pd(a, b, c);
+}
+inline VecF sqrt(VecF a) {
+    return _mm512_sqrt_ps(a);
+}
+inline VecD sqrt(VecD a) {
+    return _mm512_sqrt_pd(a);
+}
 template <int mode>
 inline VecF rounded(VecF a) {
-  return _mm512_roundscale_ps(a, mode);
+    return _mm512_roundscale_ps(a, mode);
 }
 template <int mode>
 inline VecD rounded(VecD a) {
-  return _mm512_roundscale_pd(a, mode);
+    return _mm512_roundscale_pd(a, mode);
 }
 // The second argument where either is NaN, as minps does: keep the one that may be NaN second.
-inline VecF min_keep(VecF a, VecF b) { return _mm512_min_ps(a, b); }
-inline VecF max_keep(VecF a, VecF b) { return _mm512_max_ps(a, b); }
+inline VecF min_keep(VecF a, VecF b) {
+    return _mm512_min_ps(a, b);
+}
+inline VecF max_keep(VecF a, VecF b) {
+    return _mm512_max_ps(a, b);
+}
 
 #elif defined(__AVX2__)
 
@@ -122,71 +134,95 @@ alignas(64) inline constexpr int32_t kMask[16] = {-1, -1, -1, -1, -1, -1, -1, -1
 alignas(64) inline constexpr int64_t kMaskWide[8] = {-1, -1, -1, -1};
 
 inline __m256i mask_f(int n) {
-  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(kMask + 8 - n));
+    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(kMask + 8 - n));
 }
 inline __m256i mask_d(int n) {
-  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(kMaskWide + 4 - n));
+    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(kMaskWide + 4 - n));
 }
-inline VecF load_n(const float* p, int n) { return _mm256_maskload_ps(p, mask_f(n)); }
-inline VecD load_n(const double* p, int n) { return _mm256_maskload_pd(p, mask_d(n)); }
+inline VecF load_n(const float* p, int n) {
+    return _mm256_maskload_ps(p, mask_f(n));
+}
+inline VecD load_n(const double* p, int n) {
+    return _mm256_maskload_pd(p, mask_d(n));
+}
 // vmaskmov stores are microcoded on older Zen (tens of cycles): scalar stores are faster there.
 inline void store_n(float* p, VecF v, int n) {
-  alignas(32) float out[8];
-  store(out, v);
-  for (int i = 0; i < n; ++i) p[i] = out[i];
+    alignas(32) float out[8];
+    store(out, v);
+    for (int i = 0; i < n; ++i) p[i] = out[i];
 }
 inline void store_n(double* p, VecD v, int n) {
-  alignas(32) double out[4];
-  store(out, v);
-  for (int i = 0; i < n; ++i) p[i] = out[i];
+    alignas(32) double out[4];
+    store(out, v);
+    for (int i = 0; i < n; ++i) p[i] = out[i];
 }
-inline VecF fma(VecF a, VecF b, VecF c) { return _mm256_fmadd_ps(a, b, c); }
-inline VecD fma(VecD a, VecD b, VecD c) { return _mm256_fmadd_pd(a, b, c); }
-inline VecF sqrt(VecF a) { return _mm256_sqrt_ps(a); }
-inline VecD sqrt(VecD a) { return _mm256_sqrt_pd(a); }
+inline VecF fma(VecF a, VecF b, VecF c) {
+    return _mm256_fmadd_ps(a, b, c);
+}
+inline VecD fma(VecD a, VecD b, VecD c) {
+    return _mm256_fmadd_pd(a, b, c);
+}
+inline VecF sqrt(VecF a) {
+    return _mm256_sqrt_ps(a);
+}
+inline VecD sqrt(VecD a) {
+    return _mm256_sqrt_pd(a);
+}
 template <int mode>
 inline VecF rounded(VecF a) {
-  return _mm256_round_ps(a, mode | 8);
+    return _mm256_round_ps(a, mode | 8);
 }
 template <int mode>
 inline VecD rounded(VecD a) {
-  return _mm256_round_pd(a, mode | 8);
+    return _mm256_round_pd(a, mode | 8);
 }
-inline VecF min_keep(VecF a, VecF b) { return _mm256_min_ps(a, b); }
-inline VecF max_keep(VecF a, VecF b) { return _mm256_max_ps(a, b); }
+inline VecF min_keep(VecF a, VecF b) {
+    return _mm256_min_ps(a, b);
+}
+inline VecF max_keep(VecF a, VecF b) {
+    return _mm256_max_ps(a, b);
+}
 
 #else
 
 template <class T>
 inline typename Lanes<T>::Vec load_n(const T* p, int n) {
-  typename Lanes<T>::Vec v{};
-  for (int i = 0; i < n; ++i) v[i] = p[i];
-  return v;
+    typename Lanes<T>::Vec v{};
+    for (int i = 0; i < n; ++i) v[i] = p[i];
+    return v;
 }
 template <class T, class V>
 inline void store_n(T* p, V v, int n) {
-  for (int i = 0; i < n; ++i) p[i] = v[i];
+    for (int i = 0; i < n; ++i) p[i] = v[i];
 }
 // Without the instruction, a fused product costs a library call: two roundings here.
-inline VecF fma(VecF a, VecF b, VecF c) { return a * b + c; }
-inline VecD fma(VecD a, VecD b, VecD c) { return a * b + c; }
+inline VecF fma(VecF a, VecF b, VecF c) {
+    return a * b + c;
+}
+inline VecD fma(VecD a, VecD b, VecD c) {
+    return a * b + c;
+}
 inline VecF sqrt(VecF a) {
-  return lanewise(a, [](float x) { return std::sqrt(x); });
+    return lanewise(a, [](float x) { return std::sqrt(x); });
 }
 inline VecD sqrt(VecD a) {
-  return lanewise(a, [](double x) { return std::sqrt(x); });
+    return lanewise(a, [](double x) { return std::sqrt(x); });
 }
 template <int mode, class V>
 inline V rounded(V a) {
-  return lanewise(a, [](auto x) {
-    if constexpr (mode == 0) return std::nearbyint(x);
-    if constexpr (mode == 1) return std::floor(x);
-    if constexpr (mode == 2) return std::ceil(x);
-    if constexpr (mode == 3) return std::trunc(x);
-  });
+    return lanewise(a, [](auto x) {
+        if constexpr (mode == 0) return std::nearbyint(x);
+        if constexpr (mode == 1) return std::floor(x);
+        if constexpr (mode == 2) return std::ceil(x);
+        if constexpr (mode == 3) return std::trunc(x);
+    });
 }
-inline VecF min_keep(VecF a, VecF b) { return a < b ? a : b; }
-inline VecF max_keep(VecF a, VecF b) { return a > b ? a : b; }
+inline VecF min_keep(VecF a, VecF b) {
+    return a < b ? a : b;
+}
+inline VecF max_keep(VecF a, VecF b) {
+    return a > b ? a : b;
+}
 
 #endif
 
@@ -196,12 +232,12 @@ inline constexpr int kNearestEven = 0, kFloor = 1, kCeil = 2, kTruncate = 3;
 // Sum of the lanes as a tree of halves: an order that depends on the tier only.
 template <class T, class V>
 inline T sum_lanes(V v) {
-  T lanes[kLanes<T>];
-  store(lanes, v);
-  for (int half = kLanes<T> / 2; half > 0; half /= 2) {
-    for (int i = 0; i < half; ++i) lanes[i] += lanes[i + half];
-  }
-  return lanes[0];
+    T lanes[kLanes<T>];
+    store(lanes, v);
+    for (int half = kLanes<T> / 2; half > 0; half /= 2) {
+        for (int i = 0; i < half; ++i) lanes[i] += lanes[i + half];
+    }
+    return lanes[0];
 }
 
 }  // namespace UNPAD_TIER
