@@ -441,8 +441,27 @@ def _group_norm(
 
 
 @rule("native_batch_norm", "_native_batch_norm_legit", "cudnn_batch_norm", "_batch_norm_impl_index")
-def _batch_norm(low: Lowering, *args: Any, **_: Any) -> Any:
-    raise low.refuse("mixes rows: batch norm takes its statistics over the batch")
+def _batch_norm(
+    low: Lowering, a: Row, weight: Any, bias: Any, mean: Any, var: Any, *rest: Any
+) -> Any:
+    """With running statistics alone, as in eval mode; a batch's own are refused in the trace."""
+    training, _, eps = rest
+    if training or mean is None or var is None or not a.dims[0].rows:
+        raise low.refuse("mixes rows: batch norm takes its statistics over the batch")
+
+    def lifted(value: Any) -> Any:
+        shape = (value.shape[0],) + (1,) * (len(a.dims) - 2)
+        return low.once_op(torch.reshape, value, shape, shape)
+
+    std = low.once_op(_std_of, var, var.shape, eps)
+    centred = low.elementwise("sub", a, lifted(mean))
+    normal = low.elementwise("div", centred, lifted(std))
+    parts = [p if p is None else lifted(p) for p in (weight, bias)]
+    return [_affine(low, normal, *parts), None, None]
+
+
+def _std_of(var: torch.Tensor, eps: float) -> torch.Tensor:
+    return torch.sqrt(var + eps)
 
 
 # -- products --------------------------------------------------------------------------------------

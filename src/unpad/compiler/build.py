@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import dataclass, field, replace
+from typing import TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -150,6 +151,7 @@ class Compiled:
     dtype: torch.dtype
     floating: tuple[bool, ...]
     output_shape: tuple[int, ...]
+    output_dtype: torch.dtype
     forward_nodes: int
     _programs: dict[tuple[Needs, bool], Programs] = field(default_factory=dict)
 
@@ -235,14 +237,16 @@ class Compiled:
             kept_width=sum(kept_widths) + _PADDING * bool(kept_widths),
         )
 
-    def leaf_tensors(self) -> list[Tensor]:
-        """The captured tensors as they are now."""
+    def leaf_tensors(self) -> list[Tensor | None]:
+        """The captured tensors as they are now; None for one whose place is gone."""
         return [leaf.get() for leaf in self.leaves]
 
-    def fits(self, tensors: list[Tensor]) -> bool:
+    def fits(self, tensors: list[Tensor | None]) -> TypeGuard[list[Tensor]]:
         """Whether the captured tensors still have the shapes and dtypes that were traced."""
         pairs = zip(tensors, self.leaf_shapes, strict=True)
-        return all(t.shape == shape and t.dtype is dtype for t, (shape, dtype) in pairs)
+        return all(
+            t is not None and t.shape == shape and t.dtype is dtype for t, (shape, dtype) in pairs
+        )
 
 
 def compile_cell(cell: nn.Module, x: Tensor, state: nest.Nest) -> Compiled:
@@ -282,7 +286,9 @@ def _trace(cell: nn.Module, x: Tensor, state: nest.Nest, rows: int) -> Trace:
         shape = (rows, *t.shape[1:])
         if t.dtype.is_floating_point:
             values = torch.linspace(-1, 1, max(1, math.prod(shape)), dtype=torch.float64)
-            return values[: math.prod(shape)].reshape(shape).to(t.device, t.dtype)
+            values = values[: math.prod(shape)].reshape(shape).to(t.device, t.dtype)
+            # As the outside of a custom function shows in the graph of its result alone.
+            return values.requires_grad_()
         return torch.ones(shape, dtype=t.dtype, device=t.device)
 
     examples = nest.rebuild(state, [example(t) for t in nest.leaves(state)])
@@ -308,5 +314,6 @@ def _compiled(
         dtype=x.dtype,
         floating=tuple(t.dtype.is_floating_point for t in nest.leaves(state)),
         output_shape=tuple(d.n for d in output.dims[1:]),
+        output_dtype=trace.dtypes[trace.output.number],
         forward_nodes=len(step.graph.nodes),
     )

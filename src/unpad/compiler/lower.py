@@ -152,6 +152,12 @@ class Lowering:
             self.graph.source = record.where
             self.lower(record)
         self.graph.source = ""
+        for name, ref in self.trace.kept:
+            if isinstance(self.values.get(ref.number), Row):
+                raise Refused(
+                    f"forward keeps a value of the row in the attribute `{name}`, which is set at "
+                    "no step of a compiled loop; return it as output or state"
+                )
         output = self.result(self.trace.output, "the output")
         states = [self.result(ref, "a new state") for ref in self.trace.states]
         for width, node in zip(widths[1:], states, strict=True):
@@ -180,7 +186,7 @@ class Lowering:
             rule = self.rules.get(name) or (self.rules.get(name[:-1]) if in_place else None)
             if rule is None:
                 raise self.refuse("is not in the table of operations")
-            results = rule(self, *args, **kwargs)
+            results = self.apply(rule, args, kwargs)
         outs = results if isinstance(results, (list, tuple)) else (results,)
         for ref, value in zip(record.results, outs, strict=False):
             if isinstance(value, Row):
@@ -190,6 +196,16 @@ class Lowering:
             self.values[ref.number] = value
         if record.func._schema.is_mutable and isinstance(record.args[0], Ref):
             self.values[record.args[0].number] = self.values[record.results[0].number]
+
+    def apply(self, rule: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """A rule's result; a form of the operation that it does not know is refused, no crash."""
+        try:
+            return rule(self, *args, **kwargs)
+        except Refused:
+            raise
+        except Exception as error:
+            said = f"{type(error).__name__}: {error}"
+            raise self.refuse(f"was called in a form that is not in the table ({said})") from error
 
     def makes_rows(self, name: str, flat: list[Any]) -> bool:
         """Whether a call without row arguments names the number of rows in a size."""
@@ -243,7 +259,11 @@ class Lowering:
         return node if self.graph[node].width == width else self.graph.expand(node, 1, width, 1)
 
     def check(self, ref: Ref, value: Row) -> None:
-        """The dims that a rule gave must be the shape that was traced."""
+        """Torch's own shape and dtype of a result must be those of its lowering."""
+        try:
+            self.kind(self.trace.dtypes[ref.number])
+        except Refused as refused:
+            raise self.refuse(f"makes {refused}") from None
         shape = tuple(d.n * (self.trace.rows if d.rows else 1) for d in value.dims)
         if shape != self.trace.shapes[ref.number]:
             raise self.refuse(f"was lowered to {shape}, not to {self.trace.shapes[ref.number]}")

@@ -15,6 +15,7 @@ from __future__ import annotations
 import inspect
 import weakref
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
+from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -36,6 +38,9 @@ _VALUE_READS = (
     "_unique2",
     "masked_select",
 )
+
+
+_ESCAPES = frozenset({"numpy", "tolist", "__array__", "__dlpack__", "data_ptr", "storage"})
 
 
 class Refused(Exception):  # noqa: N818  (an answer, not a fault: the eager engine takes over)
@@ -80,6 +85,23 @@ class Trace:
     states: list[Any]
     shapes: dict[int, tuple[int, ...]]
     dtypes: dict[int, torch.dtype]
+    kept: list[tuple[str, Ref]] = field(default_factory=list)
+
+
+class _NoEscape(TorchFunctionMode):
+    """Refuses the ways out of a tensor that no operation shows: NumPy, lists, raw memory."""
+
+    def __torch_function__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        name = getattr(func, "__name__", "")
+        if name in _ESCAPES:
+            raise Refused(f"{name} at {_user_line()}: the cell reads a tensor's value into Python")
+        return func(*args, **(kwargs or {}))
 
 
 @dataclass
@@ -124,6 +146,8 @@ class _Recorder(TorchDispatchMode):
         if name in _VALUE_READS:
             raise Refused(f"{name} at {where}: the cell reads a tensor's value back into Python")
         refs, ref_kwargs = pytree.tree_map(self.ref, (args, kwargs))
+        if "batch_norm" in name and any(flag is True for flag in args):
+            raise Refused(f"{func} at {where} mixes rows: its statistics are the batch's")
         if func._schema.is_mutable:
             self._check_mutation(func, args, where)
         out = func(*args, **kwargs)
@@ -132,6 +156,8 @@ class _Recorder(TorchDispatchMode):
         return out
 
     def _check_mutation(self, func: Any, args: tuple[Any, ...], where: str) -> None:
+        if not func.overloadpacket.__name__.endswith("_"):
+            raise Refused(f"{func} at {where}: it writes into a tensor that it is given")
         target = args[0]
         ref = self.ref(target)
         if isinstance(ref, LeafRef) or ref.number < self.inputs:
@@ -146,6 +172,9 @@ class _Recorder(TorchDispatchMode):
                 )
 
     inputs: int = 0
+
+
+_MODULE_FIELDS = frozenset(vars(nn.Module()))
 
 
 def _user_line() -> str:
@@ -171,14 +200,32 @@ def _custom_functions(tensors: list[Tensor]) -> Iterator[str]:
         stack.extend(parent for parent, _ in node.next_functions)
 
 
+def without_autocast(device: str) -> AbstractContextManager[Any]:
+    """Programs have one dtype, that of their input: casts on the way would only be refused."""
+    return (
+        torch.autocast(device, enabled=False)
+        if torch.is_autocast_enabled(device)
+        else nullcontext()
+    )
+
+
 def record(cell: nn.Module, x: Tensor, state: Any) -> Trace:
     """The operations of one call of the cell on example rows."""
     recorder = _Recorder()
     flat = nest.leaves(state)
+    for module in cell.modules():
+        for name in _parametrized(module):
+            getattr(module, name)  # worked out once a run, outside of the step: a leaf
     for tensor in (x, *flat):
         recorder.name(tensor)
     recorder.inputs = 1 + len(flat)
-    with torch.random.fork_rng(devices=[]), torch.enable_grad(), recorder:
+    with (
+        torch.random.fork_rng(devices=[]),
+        torch.enable_grad(),
+        without_autocast(x.device.type),
+        _NoEscape(),
+        recorder,
+    ):
         output, new_state = cell(x, state)
     new_flat = nest.leaves(new_state)
     if not nest.same_form(state, new_state):
@@ -199,7 +246,18 @@ def record(cell: nn.Module, x: Tensor, state: Any) -> Trace:
         states=[recorder.ref(t) for t in new_flat],
         shapes=recorder.shapes,
         dtypes=recorder.dtypes,
+        kept=list(_kept(cell, recorder)),
     )
+
+
+def _kept(cell: nn.Module, recorder: _Recorder) -> Iterator[tuple[str, Ref]]:
+    """Attributes that hold a tensor which this very call has made."""
+    for module in cell.modules():
+        for name, value in vars(module).items():
+            if name not in _MODULE_FIELDS:
+                for item in pytree.tree_leaves(value):
+                    if isinstance(item, Tensor) and id(item) in recorder.known:
+                        yield name, recorder.known[id(item)]
 
 
 # -- leaves: how to get a captured tensor again at every call --------------------------------------
@@ -207,25 +265,35 @@ def record(cell: nn.Module, x: Tensor, state: Any) -> Trace:
 
 @dataclass(frozen=True)
 class Leaf:
-    """A captured tensor: the attribute that holds it, or the tensor itself (a closure's)."""
+    """A captured tensor: the attribute that holds it, or the tensor itself (a closure's).
+
+    ``keys`` lead to it where the attribute is a list, a tuple or a dict.
+    """
 
     module: weakref.ref[nn.Module] | None
     attribute: str
     tensor: Tensor | None
+    keys: tuple[Any, ...] = ()
 
-    def get(self) -> Tensor:
-        """The tensor as it is now."""
+    def get(self) -> Tensor | None:
+        """The tensor as it is now; None where its place is gone."""
         if self.module is None:
-            assert self.tensor is not None
             return self.tensor
-        module = self.module()
-        assert module is not None, "the cell's modules live as long as the cell"
-        return getattr(module, self.attribute)
+        held: Any = getattr(self.module(), self.attribute, None)
+        try:
+            for key in self.keys:
+                held = held[key]
+        except (LookupError, TypeError):
+            return None
+        return held if isinstance(held, Tensor) else None
 
 
-def attributes(cell: nn.Module) -> dict[int, tuple[nn.Module, str]]:
-    """id of every tensor that an attribute of a module holds → (module, attribute)."""
-    found: dict[int, tuple[nn.Module, str]] = {}
+Place = tuple[nn.Module, str, tuple[Any, ...]]
+
+
+def attributes(cell: nn.Module) -> dict[int, Place]:
+    """id of every tensor that an attribute of a module holds → (module, attribute, keys)."""
+    found: dict[int, Place] = {}
     for module in cell.modules():
         held = {
             **vars(module),
@@ -233,11 +301,22 @@ def attributes(cell: nn.Module) -> dict[int, tuple[nn.Module, str]]:
             **dict(module.named_buffers(recurse=False)),
         }
         for name, value in held.items():
-            if isinstance(value, Tensor):
-                found.setdefault(id(value), (module, name))
+            if name not in _MODULE_FIELDS:
+                for keys, item in _tensors(value):
+                    found.setdefault(id(item), (module, name, keys))
         for name in _parametrized(module):
-            found[id(getattr(module, name))] = (module, name)
+            found[id(getattr(module, name))] = (module, name, ())
     return found
+
+
+def _tensors(value: Any, keys: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Tensor]]:
+    """Tensors in a value, with the keys that lead to them through lists, tuples and dicts."""
+    if isinstance(value, Tensor):
+        yield keys, value
+    elif isinstance(value, (list, tuple, dict)):
+        items: Any = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, item in items:
+            yield from _tensors(item, (*keys, key))
 
 
 def _parametrized(module: nn.Module) -> list[str]:
@@ -255,5 +334,5 @@ def find_leaves(cell: nn.Module, tensors: list[Tensor]) -> list[Leaf]:
         if owner is None:
             leaves.append(Leaf(None, "", tensor))
         else:
-            leaves.append(Leaf(weakref.ref(owner[0]), owner[1], None))
+            leaves.append(Leaf(weakref.ref(owner[0]), owner[1], None, owner[2]))
     return leaves

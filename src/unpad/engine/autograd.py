@@ -184,7 +184,10 @@ def _backward(
 
 def _rows(grad: Tensor | None) -> Tensor | None:
     """Unit column stride, which an expanded gradient (of a sum) has not."""
-    return grad if grad is None or grad.stride(-1) == 1 else grad.contiguous()
+    if grad is None or grad.stride(-1) == 1:
+        return grad
+    # contiguous() would leave an empty gradient with the strides that it has.
+    return grad.clone(memory_format=torch.contiguous_format)
 
 
 def _dense(grad: Tensor | None, like: Tensor) -> Tensor:

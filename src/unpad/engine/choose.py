@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import os
 import warnings
 import weakref
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextvars import ContextVar
 from typing import Any
 
@@ -15,10 +16,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from unpad.compiler import mode
 from unpad.compiler.build import Compiled, compile_cell
 from unpad.compiler.schedule import Scheduled
 from unpad.compiler.step import Noise
-from unpad.compiler.trace import Refused
+from unpad.compiler.trace import Refused, without_autocast
 from unpad.engine import autograd, eager, native_engine, torch_engine
 from unpad.errors import ArgumentError
 from unpad.nest import Nest, leaves, rebuild
@@ -89,14 +91,34 @@ def run(
         states after every token (nest of [T, ...]), or None. The final state of a sequence of
         length 0 is its initial state, and so is its gradient.
     """
+    here = _outside_dynamo() if torch.compiler.is_compiling() else _run
+    return here(cell, x, offsets, state, reverse=reverse, return_states=return_states)
+
+
+@functools.cache
+def _outside_dynamo() -> Callable[..., tuple[Tensor, Nest, Nest]]:
+    """torch.compile calls a run as it is, between two graphs of its own, and looks not inside."""
+    return torch.compiler.disable(_run)
+
+
+def _run(
+    cell: nn.Module,
+    x: Tensor,
+    offsets: Tensor,
+    state: Nest,
+    *,
+    reverse: bool,
+    return_states: bool,
+) -> tuple[Tensor, Nest, Nest]:
     name = _chosen.get() or _from_environment()
     if name == "eager" or _transformed() or not _exact(x, state):
         return eager.run(cell, x, offsets, state, reverse=reverse, return_states=return_states)
     with _cached_parametrizations(cell):
-        compiled, tensors = _compiled(cell, x, state)
+        with without_autocast(x.device.type):
+            compiled, tensors = _compiled(cell, x, state)
+            once = ([], []) if isinstance(compiled, Refused) else compiled.once.run(tensors)
         if isinstance(compiled, Refused):
             return eager.run(cell, x, offsets, state, reverse=reverse, return_states=return_states)
-        matrices, shared = compiled.once.run(tensors)
     native = name != "torch" and _native_takes(x, name)
     flat = [leaf.reshape(len(leaf), math.prod(leaf.shape[1:])) for leaf in leaves(state)]
     call = autograd.Call(
@@ -113,15 +135,9 @@ def run(
         call,
         _unit_columns(x.reshape(len(x), compiled.step.x_width)),
         [leaf.to(x.dtype) for leaf in flat],
-        matrices,
-        shared,
+        *once,
     )
     return _shaped(call, results, x, state)
-
-
-# torch.compile calls `run` as it is, between two graphs of its own, and does not look into a trace:
-# what torch.compiler.disable sets, without the import of all of Dynamo.
-vars(run)["_torchdynamo_disable"] = True
 
 
 def _transformed() -> bool:
@@ -145,6 +161,7 @@ def _shaped(
     """Flat rows back to the cell's own shapes and dtypes."""
     like = leaves(state)
     output = results[0].reshape(len(x), *call.compiled.output_shape)
+    output = output.to(call.compiled.output_dtype)
     final = [
         r.reshape(len(r), *leaf.shape[1:]).to(leaf.dtype)
         for r, leaf in zip(results[1 : 1 + len(like)], like, strict=True)
@@ -159,7 +176,10 @@ def _shaped(
 
 
 def _unit_columns(x: Tensor) -> Tensor:
-    return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
+    if x.stride(-1) == 1 or x.shape[-1] == 1:
+        return x
+    # contiguous() would leave an empty tensor with the strides that it has.
+    return x.clone(memory_format=torch.contiguous_format)
 
 
 def _native_takes(x: Tensor, name: str) -> bool:
@@ -250,24 +270,40 @@ def _compiled(cell: nn.Module, x: Tensor, state: Nest) -> tuple[Compiled | Refus
     """The cell's programs and its captured tensors; traced at the first call in each mode."""
     known = _programs.setdefault(cell, {})
     key = _key(cell, x, state)
-    compiled = known.get(key)
-    if isinstance(compiled, Compiled):
-        tensors = compiled.leaf_tensors()
-        if compiled.fits(tensors):
-            return compiled, tensors
-        compiled = None
-    if compiled is None:
-        compiled = known[key] = _compile(cell, x, state)
-    return compiled, compiled.leaf_tensors() if isinstance(compiled, Compiled) else []
+    compiled = known.get(key) or known.get(_RESTLESS)
+    tensors = compiled.leaf_tensors() if isinstance(compiled, Compiled) else []
+    if compiled is None or (isinstance(compiled, Compiled) and not compiled.fits(tensors)):
+        key, compiled = _compile(cell, x, state, key)
+        while len(known) >= _MOST_MODES:
+            known.pop(next(iter(known)))
+        known[key] = compiled
+        tensors = compiled.leaf_tensors() if isinstance(compiled, Compiled) else []
+    return compiled, tensors
 
 
-def _compile(cell: nn.Module, x: Tensor, state: Nest) -> Compiled | Refused:
+# A cell whose attributes change at every call (a counter, say) has one entry, under this key.
+_RESTLESS = "restless"
+# An attribute that is another at every run, such as an annealed scale, must not fill the memory.
+_MOST_MODES = 64
+
+
+def _compile(cell: nn.Module, x: Tensor, state: Nest, key: Any) -> tuple[Any, Compiled | Refused]:
+    """The programs, and the key of the mode that they are for."""
     try:
-        return compile_cell(cell, x, state)
+        compiled = compile_cell(cell, x, state)
+        before, key = key, _key(cell, x, state)
+        if key != before:  # such as a cache that is made at the first call: try once more
+            compiled = compile_cell(cell, x, state)
+            before, key = key, _key(cell, x, state)
+        if key != before:
+            names = ", ".join(mode.changed(before[-1], key[-1]))
+            key = _RESTLESS
+            raise Refused(f"every call of forward changes the cell's own attributes: {names}")
+        return key, compiled
     except Refused as refused:
         text = f"{type(cell).__name__} runs in the eager loop, step by step: {refused}"
         _warn_once(text, UncompiledCellWarning)
-        return refused
+        return key, refused
 
 
 def _warn_once(text: str, category: type[Warning]) -> None:
@@ -276,14 +312,7 @@ def _warn_once(text: str, category: type[Warning]) -> None:
         _warned.add(text)
 
 
-def _key(cell: nn.Module, x: Tensor, state: Nest) -> Any:
+def _key(cell: nn.Module, x: Tensor, state: Nest) -> tuple[Any, ...]:
     """Everything that a trace depends on; never a length or a batch size."""
-    modes = tuple(
-        (module.training, *(item for item in vars(module).items() if isinstance(item[1], _PLAIN)))
-        for module in cell.modules()
-    )
     sizes = tuple((leaf.shape[1:], leaf.dtype) for leaf in leaves(state))
-    return x.shape[1:], x.dtype, x.device.type, sizes, modes
-
-
-_PLAIN = (bool, int, float, str)
+    return x.shape[1:], x.dtype, x.device.type, sizes, mode.mode(cell)

@@ -86,6 +86,8 @@ class _Run:
         sequences = self.order.sequences.to(self.like().device)
         self.before = [t[sequences] for t in self.frame.initial]
         for phase in self.program.phases:
+            if phase.kind == PhaseKind.BULK and not self.tokens:
+                continue  # torch warns of a variance of no numbers
             if phase.kind == PhaseKind.BULK:
                 self.execute(phase.instructions, slice(0, self.tokens))
             elif phase.kind == PhaseKind.LOOP:

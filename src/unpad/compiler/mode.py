@@ -1,0 +1,76 @@
+"""What a trace depends on beside sizes: the modules of a cell and the Python values they hold.
+
+A trace bakes Python values in: a scale, a flag, an activation, a list of rates. The mode of a cell
+is all of them as one hashable value, so that a changed one is traced again and none is ever stale.
+Tensors are no part of it: they are read anew at every run.
+"""
+
+from __future__ import annotations
+
+from types import CodeType, FunctionType
+from typing import Any, cast
+
+from torch import Tensor, nn
+
+_OWN = frozenset(vars(nn.Module())) - {"training"}
+_PLAIN = (bool, int, float, str, type(None))
+
+
+def mode(cell: nn.Module) -> tuple[Any, ...]:
+    """The modules of a cell, by identity, each with the values of its attributes.
+
+    >>> cell = nn.Linear(2, 3)
+    >>> before = mode(cell)
+    >>> cell.rates = (0.1, 0.2)
+    >>> mode(cell) == before
+    False
+    """
+    return tuple((id(module), type(module), *_values(module)) for module in cell.modules())
+
+
+def changed(before: tuple[Any, ...], after: tuple[Any, ...]) -> list[str]:
+    """Names of the attributes in which two modes of one cell differ.
+
+    >>> cell = nn.Linear(2, 3)
+    >>> before = mode(cell)
+    >>> cell.scale = 2.0
+    >>> changed(before, mode(cell))
+    ['scale']
+    """
+    pairs = zip(before, after, strict=False)
+    return sorted({name for a, b in pairs for name, _ in set(a[2:]) ^ set(b[2:])})
+
+
+def _values(module: nn.Module) -> list[tuple[str, Any]]:
+    return [
+        (name, _frozen(value))
+        for name, value in vars(module).items()
+        if name not in _OWN and not isinstance(value, Tensor)
+    ]
+
+
+def _frozen(value: Any) -> Any:
+    """A value that changes where the other does. No reference to an object is kept: one to the cell
+    would keep it alive for ever.
+    """
+    if isinstance(value, _PLAIN):
+        return value
+    if isinstance(value, (list, tuple)):
+        return tuple(_frozen(item) for item in cast("list[Any]", value))
+    if isinstance(value, dict):
+        pairs = cast("dict[Any, Any]", value).items()
+        return tuple((_frozen(name), _frozen(item)) for name, item in pairs)
+    if isinstance(value, FunctionType):
+        return _code(value)
+    if isinstance(value, Tensor):
+        return Tensor
+    return type(value), id(value)
+
+
+def _code(function: FunctionType) -> tuple[CodeType, Any, Any]:
+    """A function's code and the plain values it closes over; ids of functions are used again."""
+    cells = function.__closure__ or ()
+    closed = tuple(c.cell_contents for c in cells)
+    plain = tuple(v if isinstance(v, _PLAIN) else type(v) for v in closed)
+    defaults = function.__defaults__ or ()
+    return function.__code__, plain, tuple(_frozen(d) for d in defaults)

@@ -1,0 +1,602 @@
+"""What a trace sees, what it refuses and how it says so, and when it is made again."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import random
+import warnings
+import weakref
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import parametrizations, parametrize
+
+import oracle
+import unpad
+from unpad import Cell, UncompiledCellWarning
+from unpad.compiler.build import compile_cell
+from unpad.compiler.trace import Refused
+from unpad.engine import choose, eager
+
+
+class Own(Cell):
+    """A plain cell to derive from: h' = tanh(W h + x)."""
+
+    input_size = state_size = 3
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.map = nn.Linear(3, 3)
+
+    def mapped(self, h):
+        return self.map(h)
+
+    def forward(self, x, h):
+        h = torch.tanh(self.mapped(h) + x)
+        return h, h
+
+
+class StraightThrough(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.sign()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad
+
+
+class ReadsAValue(Own):
+    """item() of a token steers the step."""
+
+    says = ("_local_scalar_dense", "reads a tensor's value")
+
+    def forward(self, x, h):
+        h = torch.tanh(self.map(h) * x.sum().item())
+        return h, h
+
+
+class Branches(Own):
+    """A value steers Python's if."""
+
+    says = ("is_nonzero|_local_scalar_dense", "reads a tensor's value")
+
+    def forward(self, x, h):
+        h = torch.tanh(self.map(h)) if x.sum() > 0 else h + x
+        return h, h
+
+
+class ReadsNumPy(Own):
+    says = ("numpy", "reads a tensor's value")
+
+    def forward(self, x, h):
+        h = torch.tanh(self.map(h) * float(np.abs(x.detach().numpy()).max()))
+        return h, h
+
+
+class ReadsAList(Own):
+    says = ("tolist", "reads a tensor's value")
+
+    def forward(self, x, h):
+        h = torch.tanh(self.map(h) * sum(x.detach().flatten().tolist()))
+        return h, h
+
+
+class Counts(Own):
+    """A buffer counts steps in place."""
+
+    says = ("aten.add_", "in-place change of a tensor from outside")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("steps", torch.zeros(()))
+
+    def forward(self, x, h):
+        self.steps += 1
+        return super().forward(x, h)
+
+
+class WritesIntoView(Own):
+    says = ("aten", "in-place change of a tensor that shares memory")
+
+    def forward(self, x, h):
+        new = self.map(h) + x
+        new[:, 0] = 0.5 * x[:, 1]
+        h = torch.tanh(new)
+        return h, h
+
+
+class CustomOfInput(Own):
+    """A function with a backward of its own, on nothing that requires a gradient."""
+
+    says = ("StraightThrough", "autograd.Function")
+
+    def forward(self, x, h):
+        h = torch.tanh(self.map(h) + StraightThrough.apply(x))
+        return h, h
+
+
+class CustomOfState(Own):
+    says = ("StraightThrough", "autograd.Function")
+
+    def forward(self, x, h):
+        h = torch.tanh(x + StraightThrough.apply(self.map(h)))
+        return h, h
+
+
+class MeanOfBatch(Own):
+    says = ("aten.mean", "mixes rows")
+
+    def forward(self, x, h):
+        h = torch.tanh(self.map(h) + x - x.mean(0))
+        return h, h
+
+
+class Normalizes(Own):
+    says = ("batch_norm", "mixes rows")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(3, track_running_stats=False)
+
+    def forward(self, x, h):
+        h = torch.tanh(self.norm(self.map(h) + x))
+        return h, h
+
+
+class DividesByRows(Own):
+    says = ("", "depends on the number of rows")
+
+    def forward(self, x, h):
+        h = torch.tanh(self.map(h) + x / x.shape[0])
+        return h, h
+
+
+class Sorts(Own):
+    """An operation that is not in the table."""
+
+    says = ("aten.sort", "not in the table of operations")
+
+    def forward(self, x, h):
+        h = torch.tanh(self.map(h) + x.sort(dim=1).values)
+        return h, h
+
+
+class InDouble(Own):
+    """Another dtype on the way."""
+
+    says = ("float64", "one dtype")
+
+    def forward(self, x, h):
+        h = torch.tanh((self.map(h).double() + x).float())
+        return h, h
+
+
+class KeepsTheState(Own):
+    """An attribute that would be set at no step."""
+
+    says = ("`last`", "keeps a value of the row")
+
+    def forward(self, x, h):
+        self.last = torch.tanh(self.map(h) + x)
+        return self.last, self.last
+
+
+class CountsInPython(Own):
+    says = ("calls", "changes the cell's own attributes")
+    calls = 0
+
+    def forward(self, x, h):
+        self.calls += 1
+        return super().forward(x, h)
+
+
+REFUSED = [
+    ReadsAValue, Branches, ReadsNumPy, ReadsAList, Counts, WritesIntoView, CustomOfInput,
+    CustomOfState, MeanOfBatch, Normalizes, DividesByRows, Sorts, InDouble, KeepsTheState,
+    CountsInPython,
+]  # fmt: skip
+ROW_BY_ROW = [
+    cell for cell in REFUSED if cell not in (Branches, MeanOfBatch, Normalizes, DividesByRows)
+]
+
+
+def run_float32(cell: nn.Module, lengths=(2, 2)):
+    x, offsets, state = oracle.batch(cell, list(lengths), dtype=torch.float32)
+    return choose.run(cell, x, offsets, state)
+
+
+@pytest.fixture(autouse=True)
+def warn_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each warning comes once a process: forget those of other tests."""
+    monkeypatch.setattr(choose, "_warned", set())
+
+
+@pytest.mark.parametrize("make", REFUSED, ids=lambda c: c.__name__)
+def test_a_refusal_is_one_warning_that_names_operation_and_line(make) -> None:
+    cell = make()
+    operation, reason = make.says
+    with pytest.warns(UncompiledCellWarning, match=make.__name__) as caught:
+        run_float32(cell)
+    assert len(caught) == 1
+    message = str(caught[0].message)
+    assert any(name in message for name in operation.split("|")), message
+    assert reason in message
+    if operation.startswith(("aten", "_", "is_", "numpy", "tolist")):
+        assert "test_trace.py:" in message
+    run_float32(cell)  # warned once; another warning would be an error here
+    assert unpad.explain(cell).engine == "eager"
+
+
+@pytest.mark.parametrize("make", [Sorts, MeanOfBatch], ids=lambda c: c.__name__)
+def test_the_warning_can_be_made_an_error(make) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UncompiledCellWarning)
+        with pytest.raises(UncompiledCellWarning, match=r"test_trace\.py"):
+            run_float32(make())
+
+
+@pytest.mark.filterwarnings("ignore::unpad.UncompiledCellWarning")
+@pytest.mark.parametrize("make", ROW_BY_ROW, ids=lambda c: c.__name__)
+def test_a_refused_cell_is_right_with_all_its_gradients(make) -> None:
+    cell = make()
+    if make is ReadsAValue or make is ReadsNumPy or make is ReadsAList:
+        lengths = [4]  # what it reads from a row is its own only where it is alone
+    else:
+        lengths = [2, 0, 3, 1]
+    if make is not InDouble:
+        cell = cell.double()
+    dtype = torch.float32 if make is InDouble else torch.float64
+    x, offsets, state = oracle.batch(cell, lengths, dtype=dtype)
+    twin = copy.deepcopy(cell)
+    actual = oracle.outcome(choose.run, cell, x, offsets, state)
+    wanted = oracle.outcome(oracle.loop, twin, x, offsets, state)
+    oracle.assert_same(actual, wanted, 1e-5 if make is InDouble else 1e-10)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        (lambda x, h: x, "pair"),
+        (lambda x, h: (x, (h, h)), "new state"),
+        (lambda x, h: (x, h[:, :2]), "new state"),
+        (lambda x, h: (x.sum(), h), "output"),
+        (lambda x, h: (x[:1], h), "output"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::unpad.UncompiledCellWarning")
+def test_results_of_the_wrong_form_are_refused_in_words(wrong, says: str) -> None:
+    class Wrong(Own):
+        def forward(self, x, h):
+            return wrong(x, h)
+
+    with pytest.raises((unpad.ArgumentError, unpad.ArgumentTypeError), match=says):
+        run_float32(Wrong())
+
+
+@pytest.mark.filterwarnings("ignore::unpad.UncompiledCellWarning")
+def test_an_exception_of_the_cell_comes_out_as_it_is() -> None:
+    class Broken(Own):
+        def forward(self, x, h):
+            raise KeyError("of the user")
+
+    with pytest.raises(KeyError, match="of the user"):
+        run_float32(Broken())
+
+
+# -- what is read anew at every run ----------------------------------------------------------------
+
+
+def assert_current(cell: nn.Module) -> None:
+    """Like the eager loop now, in results and gradients, and compiled."""
+    x, offsets, state = oracle.batch(cell, [2, 0, 3], dtype=torch.float64)
+    actual = oracle.outcome(choose.run, cell, x, offsets, state)
+    oracle.assert_same(actual, oracle.outcome(eager.run, cell, x, offsets, state), 1e-10)
+    assert unpad.explain(cell, dtype=torch.float64).engine in ("native", "torch")
+
+
+class Holds(Own):
+    """Tensors in every kind of place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.plain = torch.randn(3, dtype=torch.float64)
+        self.register_buffer("buffer", torch.randn(3))
+        self.listed = [torch.randn(3, dtype=torch.float64), torch.randn(3, dtype=torch.float64)]
+        self.named = {"deep": (torch.randn(3, dtype=torch.float64),)}
+        self.parameters_of_its_own = nn.ParameterList([nn.Parameter(torch.randn(3))])
+
+    def mapped(self, h):
+        held = self.plain * self.buffer + self.listed[1] * self.named["deep"][0]
+        return self.map(h) * held + self.parameters_of_its_own[0]
+
+
+def changes():
+    def random_vector():
+        return torch.randn(3, dtype=torch.float64)
+
+    def plain(cell):
+        cell.plain = random_vector()
+
+    def buffer(cell):
+        cell.buffer = random_vector()
+
+    def in_list(cell):
+        cell.listed[1] = random_vector()
+
+    def in_dict(cell):
+        cell.named["deep"] = (random_vector(),)
+
+    def parameter(cell):
+        cell.map.weight = nn.Parameter(torch.randn(3, 3, dtype=torch.float64))
+
+    def in_place(cell):
+        with torch.no_grad():
+            cell.map.weight.mul_(2)
+            cell.plain.add_(1)
+
+    def loaded(cell):
+        cell.load_state_dict(Holds().double().state_dict())
+
+    def listed_parameter(cell):
+        cell.parameters_of_its_own[0] = nn.Parameter(random_vector())
+
+    return [plain, buffer, in_list, in_dict, parameter, in_place, loaded, listed_parameter]
+
+
+@pytest.mark.parametrize("change", changes(), ids=lambda f: f.__name__)
+def test_a_new_tensor_is_seen_without_another_trace(change) -> None:
+    cell = Holds().double()
+    assert_current(cell)
+    before = unpad.trace_count()
+    change(cell)
+    assert_current(cell)
+    assert unpad.trace_count() == before
+
+
+def test_a_closure_is_read_with_gradients() -> None:
+    memory = torch.randn(4, 3, dtype=torch.float64, requires_grad=True)
+
+    class Attends(Own):
+        def forward(self, x, h):
+            h = torch.tanh(torch.softmax(self.map(h) @ memory.t(), 1) @ memory + x)
+            return h, h
+
+    cell = Attends().double()
+    x, offsets, state = oracle.batch(cell, [2, 0, 3])
+    actual = oracle.outcome(choose.run, cell, x, offsets, state, captured=[memory])
+    wanted = oracle.outcome(eager.run, cell, x, offsets, state, captured=[memory])
+    oracle.assert_same(actual, wanted, 1e-10)
+    before = unpad.trace_count()
+    with torch.no_grad():
+        memory.mul_(0.5)
+    actual = oracle.outcome(choose.run, cell, x, offsets, state, captured=[memory])
+    wanted = oracle.outcome(eager.run, cell, x, offsets, state, captured=[memory])
+    oracle.assert_same(actual, wanted, 1e-10)
+    assert unpad.trace_count() == before
+
+
+class Halved(nn.Module):
+    def forward(self, weight):
+        return 0.5 * weight
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        parametrizations.weight_norm,
+        parametrizations.orthogonal,
+        lambda m: parametrize.register_parametrization(m, "weight", Halved()),
+    ],
+    ids=["weight_norm", "orthogonal", "own"],
+)
+def test_parametrized_weights_follow_their_raw_parameters(wrap) -> None:
+    cell = Own().double()
+    wrap(cell.map)
+    assert_current(cell)
+    before = unpad.trace_count()
+    for _ in range(2):
+        with torch.no_grad():
+            for parameter in cell.map.parameters():
+                parameter.add_(0.1 * torch.randn_like(parameter))
+        assert_current(cell)
+    assert unpad.trace_count() == before
+
+
+def test_spectral_norm_trains_and_evaluates() -> None:
+    cell = Own().double()
+    parametrizations.spectral_norm(cell.map)
+    x, offsets, state = oracle.batch(cell, [2, 3])
+    raw = cell.map.parametrizations.weight.original
+    first, _, _ = choose.run(cell, x, offsets, state)
+    first.sum().backward()
+    assert raw.grad is not None
+    assert raw.grad.abs().sum() > 0
+    cell.eval()
+    assert_current(cell)
+
+
+# -- what is traced again, and what never is -------------------------------------------------------
+
+
+class Chosen(Own):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale, self.rates, self.options = 1.0, (0.5, 0.25), {"shift": 0.0}
+        self.function, self.activation = torch.tanh, nn.Tanh()
+
+    def forward(self, x, h):
+        h = self.function(self.map(h) * self.scale + x * self.rates[0]) + self.options["shift"]
+        return self.activation(h), h
+
+
+def python_changes():
+    def scale(cell):
+        cell.scale = 2.0
+
+    def rates(cell):
+        cell.rates = (0.1, 0.25)
+
+    def options(cell):
+        cell.options["shift"] = 0.25
+
+    def function(cell):
+        cell.function = torch.sigmoid
+
+    def anonymous(cell):
+        cell.function = lambda v: torch.sin(2 * v)
+
+    def activation(cell):
+        cell.activation = nn.Sigmoid()
+
+    def module(cell):
+        cell.map = nn.Linear(3, 3).double()
+
+    return [scale, rates, options, function, anonymous, activation, module]
+
+
+@pytest.mark.parametrize("change", python_changes(), ids=lambda f: f.__name__)
+def test_a_changed_python_value_or_module_is_traced_again(change) -> None:
+    cell = Chosen().double()
+    assert_current(cell)
+    before = unpad.trace_count()
+    change(cell)
+    assert_current(cell)
+    assert unpad.trace_count() == before + 1
+    assert_current(cell)
+    assert unpad.trace_count() == before + 1
+
+
+def test_functions_that_follow_each_other_are_told_apart() -> None:
+    """Each is gone before the next is made, so that Python gives it the same id."""
+    cell = Chosen().double()
+    for number in range(4):
+        cell.function = None
+        cell.function = eval(f"lambda v: torch.tanh(v) * {number}", {"torch": torch})
+        assert_current(cell)
+
+
+def test_train_and_eval_are_two_modes_each_traced_once() -> None:
+    cell = unpad.nn.Zoneout(unpad.nn.LSTMCell(3, 4), 0.5)
+    before = unpad.trace_count()
+    for _ in range(3):
+        run_float32(cell.train())
+        run_float32(cell.eval())
+    assert unpad.trace_count() == before + 2
+    cell.rates = (1.0, 1.0)
+    x, offsets, state = oracle.batch(cell, [2, 3], dtype=torch.float32)
+    output, _, _ = choose.run(cell, x, offsets, state)
+    oracle.assert_close(output, state[0].repeat_interleave(offsets.diff(), 0), 1e-7)
+
+
+def test_a_cache_made_at_the_first_call_is_no_obstacle() -> None:
+    class Caches(Own):
+        cache = None
+
+        def mapped(self, h):
+            if self.cache is None:
+                self.cache = torch.eye(3, dtype=h.dtype) * 2
+            return self.map(h @ self.cache)
+
+    cell = Caches().double()
+    assert_current(cell)
+    before = unpad.trace_count()
+    assert_current(cell)
+    assert unpad.trace_count() == before
+
+
+def test_an_annealed_attribute_does_not_fill_the_memory() -> None:
+    cell = Chosen()
+    for step in range(100):
+        cell.scale = 1 + step / 100
+        run_float32(cell)
+    assert len(choose._programs[cell]) <= choose._MOST_MODES
+
+
+def test_lengths_batch_sizes_and_order_never_trace_again() -> None:
+    cell = unpad.nn.LayerNormLSTMCell(3, 4)
+    for needs_gradient in (True, False):
+        x, offsets, state = oracle.batch(cell, [2], dtype=torch.float32)
+        choose.run(cell, x.requires_grad_(needs_gradient), offsets, state)
+    before = unpad.trace_count()
+    for number in range(200):
+        lengths = [random.randrange(6) for _ in range(random.randrange(7))]
+        x, offsets, state = oracle.batch(cell, lengths, dtype=torch.float32, seed=number)
+        output, _, _ = choose.run(cell, x.requires_grad_(), offsets, state, reverse=number % 2 == 0)
+        output.sum().backward()
+    assert unpad.trace_count() == before
+
+
+def test_no_copy_of_a_cell_is_kept_alive() -> None:
+    def made():
+        cell = Chosen()
+        cell.function = lambda v: torch.tanh(cell.activation(v))  # a cycle through the cell
+        run_float32(cell)
+        return weakref.ref(cell)
+
+    gone = made()
+    gc.collect()
+    assert gone() is None
+
+
+def test_a_trace_leaves_generator_and_parameters_as_they_were() -> None:
+    cell = unpad.nn.Dropout(unpad.nn.LSTMCell(3, 4), state=0.5).double()
+    x, _, state = oracle.batch(cell, [2])
+    torch.manual_seed(5)
+    wanted = torch.rand(3)
+    torch.manual_seed(5)
+    compile_cell(cell, x, state)
+    assert torch.equal(torch.rand(3), wanted)
+    assert all(p.grad is None for p in cell.parameters())
+
+
+def test_sizes_that_are_multiples_of_any_number_of_rows_compile() -> None:
+    """Rows are known by their number, so a size must not be taken for it."""
+
+    class Wide(Cell):
+        input_size, state_size = 13 * 17, 19 * 23
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(13 * 17, 29 * 31), nn.Linear(29 * 31, 19 * 23)
+
+        def forward(self, x, h):
+            h = torch.tanh(self.b(torch.relu(self.a(x))).view(-1, 19, 23).flatten(1) + h)
+            return h, h
+
+    cell = Wide().double()
+    x, _, state = oracle.batch(cell, [2])
+    assert compile_cell(cell, x, state).output_shape == (19 * 23,)
+
+
+def test_batch_norm_by_running_statistics_mixes_no_rows() -> None:
+    class Normalized(Own):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.BatchNorm1d(3)
+
+        def mapped(self, h):
+            return self.norm(self.map(h))
+
+    cell = Normalized().double().eval()
+    cell.norm.running_mean.normal_()
+    cell.norm.running_var.uniform_(0.5, 2)
+    assert_current(cell)
+
+
+def test_autocast_changes_neither_program_nor_numbers() -> None:
+    cell = Own()
+    x, offsets, state = oracle.batch(cell, [2, 3], dtype=torch.float32)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        inside, _, _ = choose.run(cell, x, offsets, state)
+    assert torch.equal(inside, choose.run(cell, x, offsets, state)[0])
+
+
+def test_refused_is_raised_by_the_compiler_itself() -> None:
+    cell = Sorts().double()
+    x, _, state = oracle.batch(cell, [2])
+    with pytest.raises(Refused, match=r"aten\.sort.* at test_trace\.py:\d+ is not in the table"):
+        compile_cell(cell, x, state)
