@@ -68,8 +68,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--calls", type=int, default=10_000)
     parser.add_argument("--width", type=int, default=32)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--no-save", action="store_true", help="print only")
     options = parser.parse_args()
+    torch.set_num_threads(options.threads)
     print(machine())
     row = measure(options.calls, options.width)
     for name, value in row.items():
