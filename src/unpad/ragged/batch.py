@@ -12,9 +12,10 @@ from unpad.ragged.arrow import ArrowConversion
 from unpad.ragged.convert import Conversion
 from unpad.ragged.reduce import Reduction
 from unpad.ragged.regroup import Regrouping
+from unpad.ragged.transfer import Transfer
 
 
-class Ragged(Reduction, Regrouping, Conversion, ArrowConversion, Arithmetic):
+class Ragged(Reduction, Regrouping, Conversion, ArrowConversion, Arithmetic, Transfer):
     """A batch of sequences of any lengths, end to end, with no padding.
 
     Args:

@@ -1,4 +1,4 @@
-"""What a ragged batch is: values and offsets, and what copies, moves and describes them."""
+"""What a ragged batch is: values and offsets, and what describes and compares them."""
 
 from __future__ import annotations
 
@@ -85,22 +85,42 @@ class Core:
 
     @property
     def batch_size(self) -> int:
-        """The number of sequences, B; `len(ragged)` is the same."""
+        """The number of sequences, B; `len(ragged)` is the same.
+
+        >>> from unpad.ragged import Ragged
+        >>> Ragged(torch.zeros(3, 4), [0, 2, 2, 3]).batch_size
+        3
+        """
         return len(self.offsets) - 1
 
     @property
     def num_tokens(self) -> int:
-        """The number of tokens of all sequences, T."""
+        """The number of tokens of all sequences, T.
+
+        >>> from unpad.ragged import Ragged
+        >>> Ragged(torch.zeros(3, 4), [0, 2, 2, 3]).num_tokens
+        3
+        """
         return self.values.shape[0]
 
     @property
     def max_length(self) -> int:
-        """The length of the longest sequence; 0 for an empty batch."""
+        """The length of the longest sequence; 0 for an empty batch.
+
+        >>> from unpad.ragged import Ragged
+        >>> Ragged(torch.zeros(3, 4), [0, 2, 2, 3]).max_length
+        2
+        """
         return int(self.lengths.max()) if self.batch_size else 0
 
     @property
     def feature_shape(self) -> torch.Size:
-        """The shape of one token's features, without the token dimension."""
+        """The shape of one token's features, without the token dimension.
+
+        >>> from unpad.ragged import Ragged
+        >>> Ragged(torch.zeros(3, 4), [0, 2, 2, 3]).feature_shape
+        torch.Size([4])
+        """
         return self.values.shape[1:]
 
     @property
@@ -115,17 +135,32 @@ class Core:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype of the values."""
+        """The dtype of the values.
+
+        >>> from unpad.ragged import Ragged
+        >>> Ragged(torch.zeros(3, 4), [0, 2, 2, 3]).dtype
+        torch.float32
+        """
         return self.values.dtype
 
     @property
     def device(self) -> torch.device:
-        """The device of the values; the offsets stay on the CPU."""
+        """The device of the values; the offsets stay on the CPU.
+
+        >>> from unpad.ragged import Ragged
+        >>> Ragged(torch.zeros(3, 4), [0, 2, 2, 3]).device
+        device(type='cpu')
+        """
         return self.values.device
 
     @property
     def requires_grad(self) -> bool:
-        """Whether the values require a gradient."""
+        """Whether the values require a gradient.
+
+        >>> from unpad.ragged import Ragged
+        >>> Ragged(torch.zeros(3, 4), [0, 2, 2, 3]).requires_grad
+        False
+        """
         return self.values.requires_grad
 
     def __len__(self) -> int:
@@ -187,71 +222,6 @@ class Core:
         tensor([3., 7.])
         """
         return self.with_values(function(self.values))
-
-    def to(self, *args: Any, **kwargs: Any) -> Self:
-        """Move or convert the values as `Tensor.to` does; the offsets stay on the CPU.
-
-        >>> from unpad.ragged import Ragged
-        >>> Ragged(torch.zeros(2), [0, 2]).to(torch.float64).dtype
-        torch.float64
-        """
-        return self._trusted(self.values.to(*args, **kwargs), self.offsets)
-
-    def cpu(self) -> Self:
-        """Move the values to the CPU."""
-        return self.to("cpu")
-
-    def cuda(self, device: int | torch.device | None = None) -> Self:
-        """Move the values to a CUDA device."""
-        return self._trusted(self.values.cuda(device), self.offsets)
-
-    def double(self) -> Self:
-        """Convert the values to float64."""
-        return self.to(torch.float64)
-
-    def float(self) -> Self:
-        """Convert the values to float32."""
-        return self.to(torch.float32)
-
-    def half(self) -> Self:
-        """Convert the values to float16."""
-        return self.to(torch.float16)
-
-    def bfloat16(self) -> Self:
-        """Convert the values to bfloat16."""
-        return self.to(torch.bfloat16)
-
-    def long(self) -> Self:
-        """Convert the values to int64."""
-        return self.to(torch.int64)
-
-    def detach(self) -> Self:
-        """Return the same values cut off from their gradient history; no copy."""
-        return self._trusted(self.values.detach(), self.offsets)
-
-    def clone(self) -> Self:
-        """Copy the values; gradients flow to the original."""
-        return self._trusted(self.values.clone(), self.offsets.clone())
-
-    def contiguous(self) -> Self:
-        """Return the batch with contiguous values; no copy where they are already."""
-        return self._trusted(self.values.contiguous(), self.offsets)
-
-    def pin_memory(self) -> Self:
-        """Copy the values into page-locked memory, as a DataLoader with `pin_memory=True` does.
-
-        Needs an accelerator, as in torch.
-        """
-        return self._trusted(self.values.pin_memory(), self.offsets)
-
-    def is_pinned(self) -> bool:
-        """Say whether the values lie in page-locked memory."""
-        return self.values.is_pinned()
-
-    def requires_grad_(self, requires_grad: bool = True) -> Self:
-        """Make the values require a gradient, in place, and return this batch."""
-        self.values.requires_grad_(requires_grad)
-        return self
 
     # Comparing ---------------------------------------------------------------------------------
 
