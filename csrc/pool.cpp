@@ -1,5 +1,6 @@
 #include "pool.h"
 
+#include <pthread.h>
 #include <sys/mman.h>
 
 #include <map>
@@ -25,6 +26,11 @@ FreeList& free_list() {
     static FreeList* list = new FreeList;
     return *list;
 }
+
+// A fork may come while another thread holds the list: the child would wait for it for ever.
+[[maybe_unused]] const int fork_hooks =
+    pthread_atfork([] { free_list().mutex.lock(); }, [] { free_list().mutex.unlock(); },
+                   [] { free_list().mutex.unlock(); });
 
 // Sizes in steps of an eighth of a power of two: calls of slightly different size share blocks.
 size_t size_class(size_t bytes) {

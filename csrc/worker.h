@@ -1,0 +1,349 @@
+#pragma once
+
+// One thread's part of a call: its memory, its windows, and the phases over each of them.
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "call.h"
+#include "kernels.h"
+#include "reduce.h"
+
+namespace unpad {
+
+// Row maps of Ref::map; kNextMap + k is the map of NEXT(k), whose entries are addresses.
+enum Map : int { kTokenMap, kRowMap, kLocalMap, kSlotMap, kNextMap };
+
+// Hands out pieces of one block of memory; with base null it only counts.
+class Bump {
+  public:
+    explicit Bump(char* base) : base_(base) {}
+    template <class T>
+    T* take(int64_t n) {
+        const int64_t at = used_;
+        used_ += round_up(n * static_cast<int64_t>(sizeof(T)), 64);
+        return reinterpret_cast<T*>(base_ + at);
+    }
+    int64_t used() const { return used_; }
+
+  private:
+    char* base_;
+    int64_t used_ = 0;
+};
+
+// Sizes that all threads share, chosen once a call.
+struct Geometry {
+    int64_t slots;   // the most of any thread
+    int64_t window;  // rows
+    int64_t block;   // rows of a BULK block
+
+    Geometry(const Program& p, int64_t number_size, int64_t most_slots, int64_t tokens)
+        : slots(most_slots) {
+        int64_t window_bytes = 1, all_bytes = 1;
+        for (const Buffer& b : p.buffers) {
+            if (b.kind == Kind::Window) window_bytes += b.width * number_size;
+            all_bytes += b.width * number_size;
+        }
+        // The window's rows stay in a second-level cache of half a megabyte or more.
+        window = std::clamp<int64_t>((int64_t{384} << 10) / window_bytes, 128, 256);
+        window = std::max(slots, std::min(window, tokens));
+        block = std::clamp<int64_t>((int64_t{128} << 10) / all_bytes / 12 * 12, 24, 96);
+        block = std::max(slots, std::min(block, window));
+    }
+};
+
+template <class T>
+struct Shared {  // what all threads read
+    const Program& program;
+    const Call& call;
+    const Kernels<T>& kernels;
+    const Geometry& geometry;
+    const std::vector<ReducePlan>& reduces;
+    std::vector<T*> packed;  // by matrix
+    T* constants;
+    int64_t worker_bytes;
+};
+
+// The memory and the loop of one thread.
+template <class T>
+class Worker {
+  public:
+    // Everything is allocated here: run() may not throw.
+    Worker(const Shared<T>& shared, const Slots& slots, char* memory)
+        : s_(shared),
+          p_(shared.program),
+          n_slots_(shared.geometry.slots),
+          windows_(shared.call.batch, slots, shared.geometry.window) {
+        Bump bump(memory);
+        carve(bump);
+        size_ = bump.used();
+        if (memory == nullptr) return;
+        std::iota(iota_, iota_ + iota_size(), int64_t{0});
+        resolve_phases();
+    }
+
+    static int64_t memory_size(const Shared<T>& shared) {
+        return Worker(shared, Slots{}, nullptr).size_;
+    }
+
+    T* accumulator(int i) const { return accumulators_[static_cast<size_t>(i)]; }
+    int64_t accumulator_stride(int i) const {
+        return round_up(p_.accumulators[static_cast<size_t>(i)].cols, s_.kernels.panel);
+    }
+
+    void run() {
+        for (size_t i = 0; i < accumulators_.size(); ++i) {
+            const int64_t n = p_.accumulators[i].rows * accumulator_stride(static_cast<int>(i));
+            std::fill_n(accumulators_[i], n, T(0));
+        }
+        while (windows_.next(window_)) {
+            address_next();
+            for (size_t i = 0; i < p_.phases.size(); ++i) {
+                switch (p_.phases[i].kind) {
+                    case PhaseKind::Bulk:
+                        bulk(steps_[i]);
+                        break;
+                    case PhaseKind::Loop:
+                        loop(steps_[i], p_.phases[i].states);
+                        break;
+                    default:
+                        reduce(s_.reduces[i]);
+                }
+            }
+        }
+    }
+
+  private:
+    int64_t iota_size() const {
+        return std::max({s_.geometry.window, s_.geometry.block, 2 * n_slots_});
+    }
+    // Rows of the engine's buffers are whole vectors, and not a multiple of 4 KB apart: neighbours
+    // would fall into the same sets of the first-level cache.
+    static int64_t padded(int64_t width) {
+        const int64_t line = 64 / static_cast<int64_t>(sizeof(T));
+        const int64_t w = round_up(width, line);
+        return w % (8 * line) == 0 ? w + line : w;
+    }
+
+    void carve(Bump& bump) {
+        const int64_t window = s_.geometry.window;
+        for (const Buffer& b : p_.buffers) {
+            const int64_t rows = b.kind == Kind::Window    ? window
+                                 : b.kind == Kind::Scratch ? s_.geometry.block
+                                                           : 0;
+            buffers_.push_back(bump.take<T>(rows * padded(b.width)));
+        }
+        for (const State& state : p_.states) {
+            slot_states_.push_back(
+                state.stream < 0 ? bump.take<T>(2 * n_slots_ * padded(state.width)) : nullptr);
+            next_.push_back(bump.take<int64_t>(window));
+        }
+        for (size_t i = 0; i < p_.accumulators.size(); ++i) {
+            accumulators_.push_back(
+                bump.take<T>(p_.accumulators[i].rows * accumulator_stride(static_cast<int>(i))));
+        }
+        carve_packs(bump);
+        window_.token = bump.take<int64_t>(window);
+        window_.sequence = bump.take<int64_t>(window);
+        window_.last = bump.take<char>(window);
+        window_.step_begin.reserve(static_cast<size_t>(window) + 1);
+        window_.starts.reserve(static_cast<size_t>(window));
+        iota_ = bump.take<int64_t>(iota_size());
+    }
+
+    void carve_packs(Bump& bump) {
+        const int64_t window = s_.geometry.window;
+        int64_t most = 0;
+        for (const ReducePlan& plan : s_.reduces) {
+            int64_t size = window * s_.kernels.panel;
+            for (const Operand& o : plan.lefts) size += round_up(window * o.width, 16) + 16;
+            most = std::max(most, size);
+            lefts_.reserve(plan.lefts.size());
+        }
+        packs_ = bump.take<T>(most);
+    }
+
+    Ref resolve(const Operand& o) const {
+        const Buffer& b = p_.buffers[static_cast<size_t>(o.buffer)];
+        const int64_t size = sizeof(T);
+        const auto at = [&](const void* base, int64_t stride, int map) {
+            char* start = const_cast<char*>(static_cast<const char*>(base));
+            return Ref{start + o.offset * size, stride, map, o.width};
+        };
+        const size_t i = static_cast<size_t>(b.index);
+        switch (b.kind) {
+            case Kind::Stream:
+                return at(s_.call.streams[i].data, s_.call.streams[i].row_stride * size, kTokenMap);
+            case Kind::Window:
+                return at(buffers_[static_cast<size_t>(o.buffer)], padded(b.width) * size, kRowMap);
+            case Kind::Scratch:
+                return at(buffers_[static_cast<size_t>(o.buffer)], padded(b.width) * size,
+                          kLocalMap);
+            case Kind::Shared:
+                return at(s_.call.shared[i], 0, kLocalMap);
+            case Kind::Const:
+                return at(s_.constants + i, 0, kLocalMap);
+            case Kind::Prev:
+                if (p_.states[i].stream < 0) {
+                    return at(slot_states_[i], padded(b.width) * size, kSlotMap);
+                } else {
+                    const StreamPointer& s =
+                        s_.call.streams[static_cast<size_t>(p_.states[i].stream)];
+                    return at(s.data, s.row_stride * size, kTokenMap);
+                }
+            default:
+                return at(nullptr, 1, kNextMap + static_cast<int>(i));
+        }
+    }
+
+    Step resolve(const Instruction& in) const {
+        Step step{};
+        step.op = in.op;
+        step.out = resolve(in.out);
+        step.n_args = static_cast<int>(in.args.size());
+        for (size_t i = 0; i < in.args.size(); ++i) step.args[i] = resolve(in.args[i]);
+        for (size_t i = 0; i < 3; ++i) step.dims[i] = i < in.dims.size() ? in.dims[i] : 1;
+        if (in.table >= 0) step.table = p_.tables[static_cast<size_t>(in.table)].data();
+        if (in.op == op_linear) step.matrix = s_.packed[static_cast<size_t>(in.matrix)];
+        return step;
+    }
+
+    void resolve_phases() {
+        for (const Phase& phase : p_.phases) {
+            std::vector<Step> steps;
+            if (phase.kind != PhaseKind::Reduce) {
+                for (const Instruction& in : phase.instructions) steps.push_back(resolve(in));
+            }
+            steps_.push_back(std::move(steps));
+        }
+        maps_.resize(kNextMap + p_.states.size());
+    }
+
+    // NEXT(k) of every row of the window: the row of the next token in the state's history, the
+    // other half of the slot buffer, or the final state.
+    void address_next() {
+        const int64_t size = sizeof(T);
+        for (size_t k = 0; k < p_.states.size(); ++k) {
+            const State& state = p_.states[k];
+            const int64_t width = state.width * size;
+            const intptr_t final = reinterpret_cast<intptr_t>(s_.call.final[k]);
+            for (int64_t s = 0; s < window_.steps(); ++s) {
+                const int64_t begin = window_.step_begin[static_cast<size_t>(s)];
+                const int64_t end = window_.step_begin[static_cast<size_t>(s) + 1];
+                const int64_t half = (window_.first_step + s + 1) % 2 * n_slots_;
+                for (int64_t w = begin; w < end; ++w) {
+                    if (window_.last[w]) {
+                        next_[k][w] = final + window_.sequence[w] * width;
+                    } else if (state.stream < 0) {
+                        next_[k][w] = reinterpret_cast<intptr_t>(
+                            slot_states_[k] + (half + w - begin) * padded(state.width));
+                    } else {
+                        next_[k][w] =
+                            history_row(state, window_.token[w] + s_.call.batch.direction);
+                    }
+                }
+            }
+        }
+    }
+
+    intptr_t history_row(const State& state, int64_t token) const {
+        const StreamPointer& s = s_.call.streams[static_cast<size_t>(state.stream)];
+        return reinterpret_cast<intptr_t>(s.data) +
+               token * s.row_stride * static_cast<int64_t>(sizeof(T));
+    }
+
+    RowMaps maps_at(int64_t row, int64_t step) {
+        maps_[kTokenMap] = window_.token + row;
+        maps_[kRowMap] = iota_ + row;
+        maps_[kLocalMap] = iota_;
+        maps_[kSlotMap] = iota_ + step % 2 * n_slots_;
+        for (size_t k = 0; k < next_.size(); ++k) maps_[kNextMap + k] = next_[k] + row;
+        return maps_.data();
+    }
+
+    void run_steps(const std::vector<Step>& steps, RowMaps maps, int64_t rows) const {
+        for (const Step& step : steps) s_.kernels.row[step.op](step, maps, rows);
+    }
+
+    void bulk(const std::vector<Step>& steps) {
+        const int64_t blocks = (window_.rows + s_.geometry.block - 1) / s_.geometry.block;
+        const int64_t size = (window_.rows + blocks - 1) / blocks;
+        for (int64_t row = 0; row < window_.rows; row += size) {
+            run_steps(steps, maps_at(row, 0), std::min(size, window_.rows - row));
+        }
+    }
+
+    void loop(const std::vector<Step>& steps, const std::vector<int>& states) {
+        size_t start = 0;
+        for (int64_t s = 0; s < window_.steps(); ++s) {
+            const int64_t begin = window_.step_begin[static_cast<size_t>(s)];
+            const int64_t end = window_.step_begin[static_cast<size_t>(s) + 1];
+            for (; start < window_.starts.size() && window_.starts[start].row < end; ++start) {
+                begin_sequence(window_.starts[start], window_.first_step + s, states);
+            }
+            run_steps(steps, maps_at(begin, window_.first_step + s), end - begin);
+        }
+    }
+
+    void begin_sequence(const Start& start, int64_t step, const std::vector<int>& states) {
+        for (int k : states) {
+            const State& state = p_.states[static_cast<size_t>(k)];
+            const size_t bytes = static_cast<size_t>(state.width) * sizeof(T);
+            const char* from = s_.call.initial[static_cast<size_t>(k)] +
+                               start.sequence * static_cast<int64_t>(bytes);
+            void* to =
+                state.stream < 0
+                    ? static_cast<void*>(slot_states_[static_cast<size_t>(k)] +
+                                         (step % 2 * n_slots_ + start.slot) * padded(state.width))
+                    : reinterpret_cast<void*>(history_row(state, window_.token[start.row]));
+            std::memcpy(to, from, bytes);
+        }
+    }
+
+    void reduce(const ReducePlan& plan) {
+        const int64_t rows = window_.rows;
+        const RowMaps maps = maps_at(0, 0);
+        T* right = packs_;
+        T* free = packs_ + s_.geometry.window * s_.kernels.panel;
+        lefts_.clear();
+        for (const Operand& o : plan.lefts) {
+            s_.kernels.pack_left(resolve(o), maps, rows, free);
+            lefts_.push_back(free);
+            free += round_up(s_.geometry.window * o.width, 16) + 16;
+        }
+        for (const OuterGroup& group : plan.groups) outer(plan, group, maps, right);
+        for (const Instruction* in : plan.sums) {
+            s_.kernels.sum_rows(resolve(in->args[0]), maps, rows, accumulator(in->matrix));
+        }
+    }
+
+    void outer(const ReducePlan& plan, const OuterGroup& group, RowMaps maps, T* right) {
+        const Ref ref = resolve(group.right);
+        for (int64_t column = 0; column < group.right.width; column += s_.kernels.panel) {
+            s_.kernels.pack_right(ref, maps, window_.rows, column / s_.kernels.panel, right);
+            for (size_t i = 0; i < group.lefts.size(); ++i) {
+                const size_t left = static_cast<size_t>(group.lefts[i]);
+                const int a = group.accumulators[i];
+                s_.kernels.outer(lefts_[left], right, plan.lefts[left].width, window_.rows,
+                                 accumulator(a) + column, accumulator_stride(a));
+            }
+        }
+    }
+
+    const Shared<T>& s_;
+    const Program& p_;
+    int64_t n_slots_;
+    Windows windows_;
+    int64_t size_ = 0;
+    std::vector<T*> buffers_, slot_states_, accumulators_;
+    std::vector<int64_t*> next_;
+    T* packs_ = nullptr;
+    int64_t* iota_ = nullptr;
+    std::vector<T*> lefts_;
+    Window window_;
+    std::vector<std::vector<Step>> steps_;  // by phase
+    std::vector<const int64_t*> maps_;
+};
+
+}  // namespace unpad
