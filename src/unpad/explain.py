@@ -179,6 +179,7 @@ class _Names:
         self, compiled: Compiled, programs: Programs, scheduled: Scheduled, direction: str
     ) -> None:
         self.scheduled, self.program = scheduled, scheduled.program
+        self.flipped = compiled.step.flipped
         streams = programs.streams
         names = {0: "x", streams.output: "output" if direction == "forward" else "d output"}
         names |= {1 + i: f"noise{i}" for i in range(streams.noises)}
@@ -219,7 +220,7 @@ class _Names:
         out = f"{self.operand(i.out)} ="
         if i.op == "linear":
             number, flipped = self.scheduled.matrices[i.matrix]
-            product = f"{args[0]} · W{number}{'ᵀ' if flipped else ''}"
+            product = f"{args[0]} · W{number}{'ᵀ' if flipped != (number in self.flipped) else ''}"
             return f"{out} {product}" + (f" + {args[1]}" if len(args) > 1 else "")
         if i.op in _SIGNS:
             return f"{out} {args[0]} {_SIGNS[i.op]} {args[1]}"

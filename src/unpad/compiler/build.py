@@ -121,7 +121,10 @@ class Programs:
             grad_x = graph.fill(0.0, step.x_width) if adjoint.x is None else adjoint.x
             writes.append((grad_x, streams.grad_x))
         matrices = len(step.matrices)
-        sums = [(s.index, s.left, s.grad) for s in adjoint.matrix_sums]
+        sums = [
+            (s.index, s.grad, s.left) if s.index in step.flipped else (s.index, s.left, s.grad)
+            for s in adjoint.matrix_sums
+        ]
         sums += [(matrices + s.index, None, s.grad) for s in adjoint.shared_sums]
         accumulated = tuple(sorted({index for index, _, _ in sums}))
         shapes = self.compiled.accumulators()
@@ -157,7 +160,9 @@ class Compiled:
 
     def accumulators(self) -> tuple[tuple[int, int], ...]:
         """Shapes of the gradients that are sums over time: of the matrices, then of the vectors."""
-        return (*self.step.matrices, *((1, width) for width in self.step.shared_widths))
+        step = self.step
+        stored = ((n, k) if m in step.flipped else (k, n) for m, (k, n) in enumerate(step.matrices))
+        return (*stored, *((1, width) for width in step.shared_widths))
 
     def input_reads(self) -> dict[int, int]:
         """Leaves of the graph that are streams in both passes."""

@@ -378,9 +378,23 @@ def _compact(step: Step, once: Once) -> tuple[Step, Once]:
     kept = Once(once.leaves, count=once.count)
     kept.count = once.count
     kept.matrices = [once.matrices[m] for m in matrices]
+    compacted.flipped = _unflip(once, kept.matrices)
     kept.shared = [once.shared[s] for s in shared]
     kept.calls = _needed_calls(once, [*kept.matrices, *kept.shared])
     return compacted, kept
+
+
+def _unflip(once: Once, matrices: list[OnceRef]) -> set[int]:
+    """Take W instead of t(W), which a product reads as well; the numbers of these matrices."""
+    flips = {
+        call[3][0]: call[1][0]
+        for call in once.calls
+        if getattr(call[0], "__name__", "") in ("t", "t.default") and isinstance(call[1][0], OnceRef)
+    }
+    flipped = {m for m, ref in enumerate(matrices) if ref.number in flips}
+    for m in flipped:
+        matrices[m] = flips[matrices[m].number]
+    return flipped
 
 
 def _needed_calls(once: Once, wanted: list[OnceRef]) -> list[Call]:

@@ -182,6 +182,8 @@ class Step:
     noises: list[Noise]
     matrices: list[tuple[int, int]]
     shared_widths: list[int]
+    # Matrices that are given as they are stored, [N, K]: a parameter needs no transposed view.
+    flipped: set[int] = field(default_factory=set[int])
 
     def needed(self) -> list[int]:
         """Nodes that the output or a new state depends on, in computable order."""

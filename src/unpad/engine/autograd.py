@@ -85,7 +85,7 @@ def _forward(
         direction=call.direction,
         streams=[x, *call.noises, *streams.kept(arena), output, *states],
         shared=[shared[i] for i in programs.forward.shared],
-        matrices=_matrices(matrices, programs.forward),
+        matrices=_matrices(step, matrices, programs.forward),
         accumulators=[],
         initial=initial,
         final=final,
@@ -94,8 +94,11 @@ def _forward(
     return [output, *final, *states], arena, programs
 
 
-def _matrices(matrices: list[Tensor], scheduled: Scheduled) -> list[Tensor]:
-    return [matrices[m].t() if flipped else matrices[m] for m, flipped in scheduled.matrices]
+def _matrices(step: Step, matrices: list[Tensor], scheduled: Scheduled) -> list[Tensor]:
+    return [
+        matrices[m].t() if transposed != (m in step.flipped) else matrices[m]
+        for m, transposed in scheduled.matrices
+    ]
 
 
 def _split(
@@ -163,7 +166,7 @@ def _backward(
             d_x,
         ],
         shared=[shared[i] for i in backward.scheduled.shared],
-        matrices=_matrices(matrices, backward.scheduled),
+        matrices=_matrices(step, matrices, backward.scheduled),
         accumulators=list(sums.values()),
         initial=[_dense(d_final[k], initial[k]) for k in alive],
         final=d_initial,
@@ -266,7 +269,8 @@ class _StepCell(torch.nn.Module):
                 value = x.new_full((len(x), 1), node.value)
             elif node.op == "linear":
                 matrix = self.matrices[node.index // 2]
-                value = args[0] @ (matrix.t() if node.index % 2 else matrix)
+                flipped = node.index // 2 in step.flipped
+                value = args[0] @ (matrix.t() if flipped else matrix)
             elif node.op == "slice":
                 value = args[0][:, node.dims[0] : node.dims[0] + node.width]
             elif node.op == "concat":
