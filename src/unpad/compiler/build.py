@@ -62,12 +62,12 @@ class Streams:
     grad_x: int
     forward_widths: tuple[int, ...]
     backward_widths: tuple[int, ...]
-    kept_columns: tuple[tuple[int, int], ...]
+    kept_widths: tuple[int, ...]
     kept_width: int
 
     def kept(self, arena: Tensor) -> list[Tensor]:
         """Saved values and histories, as columns of the one tensor [T, kept_width] that is kept."""
-        return [arena.narrow(1, start, width) for start, width in self.kept_columns]
+        return list(arena.split_with_sizes(self.kept_widths, 1)[:-1]) if self.kept_width else []
 
 
 @dataclass(frozen=True)
@@ -223,7 +223,6 @@ class Compiled:
         widths += [step.state_widths[k] for k in kept]
         common = len(widths)
         kept_widths = widths[1 + len(step.noises) :]
-        starts = [sum(kept_widths[:i]) for i in range(len(kept_widths))]
         returned = range(len(step.states)) if return_states else range(0)
         shift = {k: common + 1 + k for k in returned}
         tail = [graph[step.output].width, *(step.state_widths[k] for k in returned)]
@@ -238,7 +237,7 @@ class Compiled:
             grad_x=common + len(tail),
             forward_widths=(*widths, *tail),
             backward_widths=(*widths, *tail, step.x_width),
-            kept_columns=tuple(zip(starts, kept_widths, strict=True)),
+            kept_widths=(*kept_widths, _PADDING),
             kept_width=sum(kept_widths) + _PADDING * bool(kept_widths),
         )
 

@@ -404,8 +404,12 @@ def _kind_of(value: Any) -> str:
 
 
 def _vector(tensor: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    if tensor.dtype is not dtype:
+        tensor = tensor.to(dtype)
+    if tensor.shape == shape:
+        return tensor.contiguous()
     if tensor.numel() == math.prod(shape):
-        return tensor.reshape(-1).to(dtype)
+        return tensor.reshape(-1)
     return as_vector(tensor, shape, dtype)
 
 

@@ -120,7 +120,7 @@ def _run(
         if isinstance(compiled, Refused):
             return eager.run(cell, x, offsets, state, reverse=reverse, return_states=return_states)
     native = name != "torch" and _native_takes(x, name)
-    flat = [leaf.reshape(len(leaf), math.prod(leaf.shape[1:])) for leaf in leaves(state)]
+    flat = leaves(state)
     call = autograd.Call(
         compiled=compiled,
         run_pass=_native_pass if native else _torch_pass,
@@ -133,8 +133,8 @@ def _run(
     )
     results = autograd.run(
         call,
-        _unit_columns(x.reshape(len(x), compiled.step.x_width)),
-        [leaf.to(x.dtype) for leaf in flat],
+        _unit_columns(_formed(x, (len(x), compiled.step.x_width), x.dtype)),
+        [_formed(s, (len(s), math.prod(s.shape[1:])), x.dtype) for s in flat],
         *once,
     )
     return _shaped(call, results, x, state)
@@ -159,20 +159,23 @@ def _shaped(
     call: autograd.Call, results: list[Tensor], x: Tensor, state: Nest
 ) -> tuple[Tensor, Nest, Nest]:
     """Flat rows back to the cell's own shapes and dtypes."""
-    like = leaves(state)
-    output = results[0].reshape(len(x), *call.compiled.output_shape)
-    output = output.to(call.compiled.output_dtype)
-    final = [
-        r.reshape(len(r), *leaf.shape[1:]).to(leaf.dtype)
-        for r, leaf in zip(results[1 : 1 + len(like)], like, strict=True)
-    ]
+    like, tokens = leaves(state), len(x)
+    compiled = call.compiled
+    output = _formed(results[0], (tokens, *compiled.output_shape), compiled.output_dtype)
+    rows = zip(results[1 : 1 + len(like)], like, strict=True)
+    final = rebuild(state, [_formed(r, s.shape, s.dtype) for r, s in rows])
     if not call.return_states:
-        return output, rebuild(state, final), None
-    states = [
-        r.reshape(len(x), *leaf.shape[1:]).to(leaf.dtype)
-        for r, leaf in zip(results[1 + len(like) :], like, strict=True)
-    ]
-    return output, rebuild(state, final), rebuild(state, states)
+        return output, final, None
+    rows = zip(results[1 + len(like) :], like, strict=True)
+    states = [_formed(r, (tokens, *s.shape[1:]), s.dtype) for r, s in rows]
+    return output, final, rebuild(state, states)
+
+
+def _formed(value: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """In this shape and dtype; the very tensor where it has both, since each view costs a node."""
+    if value.shape != shape:
+        value = value.reshape(shape)
+    return value if value.dtype is dtype else value.to(dtype)
 
 
 def _unit_columns(x: Tensor) -> Tensor:
