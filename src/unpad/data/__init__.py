@@ -2,8 +2,8 @@
 
 from unpad.data.collate import RaggedDataset, collate_ragged
 from unpad.data.errors import DataError
+from unpad.data.files import read, stream
 from unpad.data.profile import LengthProfile, PaddingShare, padding_share, profile_lengths
-from unpad.data.read import read, stream
 from unpad.data.roles import Roles
 from unpad.data.sampler import TokenBudgetBatchSampler
 from unpad.data.table import SequenceTable

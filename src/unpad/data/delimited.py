@@ -54,11 +54,14 @@ def _delimiter(header: bytes) -> str:
 
 
 def _tab_columns(first: bytes, asked: Roles) -> list[str] | None:
-    """Names for a TSV without a header; None where the first line is one (it names a role)."""
+    """Names for a TSV without a header; None where its first line is one.
+
+    That is where it names two roles (label and text, say), or a column of the options.
+    """
     cells = [c.strip().lower() for c in first.decode("utf-8", "replace").rstrip("\r\n").split("\t")]
-    known = {n for names in NAMES.values() for n in names}
-    known |= {c.lower() for c in (asked.sequence, asked.label, asked.id, *asked.features) if c}
-    if set(cells) & known and len(set(cells)) == len(cells):
+    roles = {role for role, names in NAMES.items() if set(cells) & set(names)}
+    named = {c.lower() for c in (asked.sequence, asked.label, asked.id, *asked.features) if c}
+    if len(roles) > 1 or set(cells) & named:
         return None
     return ["label", "text", *(f"column{i}" for i in range(2, len(cells)))][: max(len(cells), 2)]
 

@@ -53,6 +53,7 @@ class LengthProfile:
     def to_dict(self) -> dict[str, Any]:
         """The profile as plain JSON data; quantiles are keyed "p0" to "p100"."""
         plain = asdict(self)
+        plain["histogram"] = [list(bin_) for bin_ in self.histogram]
         plain["quantiles"] = {f"p{100 * q:g}": n for q, n in self.quantiles.items()}
         return plain
 

@@ -2,7 +2,7 @@
 
 A `SequenceTable` wraps a `pyarrow.Table` with the columns ``sequence`` (always), ``label``,
 ``id`` and ``split`` (strings, where the file has them) and ``place`` (its line or row in the file,
-so that an error can point at it). Filtering, taking and joining are Arrow's; reading copies nothing.
+so that an error can point at it). Filtering, taking and joining are Arrow's.
 """
 
 from __future__ import annotations

@@ -140,7 +140,8 @@ class SequenceClassifier(ClassifierMixin, BaseEstimator):
 
     def predict(self, X: Any) -> npt.NDArray[Any]:
         """The most probable label of each sequence [N], of the type of ``y``."""
-        return self.classes_[self.predict_proba(X).argmax(axis=1)]
+        chances = self.predict_proba(X)
+        return self.classes_[chances.argmax(axis=1)]
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Share of the sequences whose label is predicted, weighted by ``sample_weight`` [N]."""
@@ -211,6 +212,8 @@ def _order(labels: Sequence[str], classes: npt.NDArray[Any]) -> list[int]:
 
 def _as_labels(y: Any) -> npt.NDArray[Any]:
     labels = np.asarray(y)
+    if labels.size == 0:
+        labels = labels.astype(str)
     if labels.ndim != 1 or labels.dtype.kind not in "iuUSO":
         raise ArgumentTypeError(
             "y", labels, "strings or integers, [N]", "give one label a sequence"

@@ -30,7 +30,7 @@ class RunFolder:
     """The folder of one training run, new or taken up again.
 
     >>> import tempfile
-    >>> run = RunFolder(pathlib_path := Path(tempfile.mkdtemp()) / "run")
+    >>> run = RunFolder(Path(tempfile.mkdtemp()) / "run")
     >>> run.begin({"settings": {"seed": 0}, "data": {}}, resume=False)
     >>> run.record["status"]
     'running'
@@ -102,8 +102,9 @@ class RunFolder:
                 short = name.split(".")[-1]
                 if before.get(name) != now.get(name) and short not in (*_FREE, "path"):
                     raise RunError(
-                        f"{self.path}: cannot resume: {name} was {before.get(name)!r}, now it is "
-                        f"{now.get(name)!r}; give the same options and data, or another --out"
+                        f"{self.path}: cannot resume: {part}.{name} was {before.get(name)!r}, "
+                        f"now it is {now.get(name)!r}; give the same options and data, or another "
+                        "--out"
                     )
 
 

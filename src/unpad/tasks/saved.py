@@ -66,9 +66,13 @@ class Classifier:
         sampler = TokenBudgetBatchSampler(
             data.lengths.numpy(), PREDICTION_TOKENS, PREDICTION_TOKENS, shuffle=False
         )
+        # Its own generator: a loader would draw from torch's global one, which is the caller's.
+        loader = DataLoader(
+            data, batch_sampler=sampler, collate_fn=collate_ragged, generator=torch.Generator()
+        )
         self.model.eval()
         with torch.no_grad():
-            for x, labels in DataLoader(data, batch_sampler=sampler, collate_fn=collate_ragged):
+            for x, labels in loader:
                 yield self.model(x.to(device)).cpu(), labels
 
     def save(self, folder: str | Path) -> None:
@@ -105,11 +109,12 @@ class Classifier:
             )
             columns = dict(config.get("columns", {}))
             columns["features"] = tuple(columns.get("features", ()))
-            built = cls.build(
-                Preparation.from_dict(config["preparation"], vocabulary),
-                ModelSettings.from_dict(config["model"]),
-                Roles(**columns),
-            )
+            with torch.random.fork_rng():  # fresh weights draw numbers, and are thrown away here
+                built = cls.build(
+                    Preparation.from_dict(config["preparation"], vocabulary),
+                    ModelSettings.from_dict(config["model"]),
+                    Roles(**columns),
+                )
             built.model.load_state_dict(load_file(folder / WEIGHTS))
         except FileNotFoundError:
             raise RunError(

@@ -1,0 +1,221 @@
+"""The command line as a user types it: results, one-line errors, exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from unpad.cli import main
+
+TRAIN = ["--hidden", "6", "--epochs", "3", "--batch-tokens", "64", "--lr", "0.02"]
+
+
+@pytest.fixture
+def data(tmp_path: Path, seed: int) -> Path:
+    """Two features, three labels, lengths 0 to 9, as JSONL."""
+    random = np.random.default_rng(seed)
+    path = tmp_path / "data.jsonl"
+    with path.open("w") as file:
+        for i in range(60):
+            x = random.normal(2 * (i % 3), 1, (random.integers(0, 10), 2)).tolist()
+            file.write(json.dumps({"id": f"s{i}", "x": x, "label": "abc"[i % 3]}) + "\n")
+    return path
+
+
+def unpad(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    """Exit code, standard output, standard error of ``unpad ARGUMENTS``."""
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as ended:
+        main([str(a) for a in arguments])
+    shown = capsys.readouterr()
+    code: Any = ended.value.code
+    return int(code or 0), shown.out, shown.err
+
+
+def test_from_data_to_predictions(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = data.parent / "run"
+    code, out, err = unpad(capsys, "train", "classify", data, "--out", run, *TRAIN)
+    assert code == 0
+    assert "epoch 3/3" in err
+    for part in ("accuracy", "tokens/s", "padding avoided", f"saved in {run}"):
+        assert part in out
+
+    code, out, _ = unpad(capsys, "evaluate", run, data, "--json")
+    scores = json.loads(out)
+    assert (code, scores["sequences"], scores["labels"]) == (0, 60, ["a", "b", "c"])
+
+    code, out, _ = unpad(capsys, "predict", run, data, "--probabilities")
+    lines = [json.loads(line) for line in out.splitlines()]
+    assert (code, [line["id"] for line in lines]) == (0, [f"s{i}" for i in range(60)])
+    hits = np.mean([line["label"] == "abc"[i % 3] for i, line in enumerate(lines)])
+    assert hits == pytest.approx(scores["accuracy"])
+    assert lines[0]["probability"] == max(lines[0]["probabilities"].values())
+
+    code, out, _ = unpad(capsys, "predict", run, data, "--out", data.parent / "p.jsonl")
+    assert (code, out) == (0, "")
+    assert len((data.parent / "p.jsonl").read_text().splitlines()) == 60
+    assert "accuracy" in unpad(capsys, "evaluate", run, data)[1]
+
+
+def test_training_in_json_says_all_and_nothing_else(
+    data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["train", "classify", data, "--out", data.parent / "run", *TRAIN, "--json"]
+    code, out, err = unpad(capsys, *arguments)
+    record = json.loads(out)
+    assert (code, err, record["status"]) == (0, "", "finished")
+    assert record["settings"]["training"]["epochs"] == 3
+
+
+def test_a_step_a_row_trains_and_predicts_by_the_columns_of_training(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], seed: int
+) -> None:
+    random = np.random.default_rng(seed)
+    rows = [
+        (f"s{i}", t, random.normal(i % 2, 1), random.normal(), "ab"[i % 2])
+        for i in range(30)
+        for t in range(random.integers(1, 6))
+    ]
+    path, bare = tmp_path / "a.csv", tmp_path / "b.csv"
+    path.write_text("\n".join(["key,t,u,v,kind", *(",".join(map(str, r)) for r in rows)]))
+    bare.write_text("\n".join(["v,t,key,u", *(f"{r[3]},{r[1]},{r[0]},{r[2]}" for r in rows)]))
+    named = ["--id", "key", "--features", "u,v", "--label", "kind", "--time", "t"]
+    run = tmp_path / "run"
+    assert unpad(capsys, "train", "classify", path, "--out", run, *named, *TRAIN)[0] == 0
+    whole = unpad(capsys, "predict", run, path)
+    assert whole == unpad(capsys, "predict", run, bare, "--id", "key")
+    assert len(whole[1].splitlines()) == 30
+
+
+def test_profile_in_words_json_and_a_plot(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plot = data.parent / "lengths.png"
+    code, out, _ = unpad(capsys, "profile", data, "--plot", plot)
+    assert code == 0
+    assert plot.read_bytes()[:4] == b"\x89PNG"
+    for part in ("60 sequences", "of 2 features", "token budget", "A padded run"):
+        assert part in out
+    code, out, _ = unpad(capsys, "profile", data, "--json")
+    found = json.loads(out)
+    lengths = [len(json.loads(line)["x"]) for line in data.read_text().splitlines()]
+    assert (found["tokens"], found["empty"]) == (sum(lengths), lengths.count(0))
+    assert [share["batch_size"] for share in found["padding"]] == [16, 32, 64, 128]
+
+
+def test_profile_reports_values_that_are_no_numbers(
+    data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with data.open("a") as file:
+        file.write('{"x": [[1, 2], [NaN, 1e99]], "label": "a"}\n')
+    code, out, _ = unpad(capsys, "profile", data)
+    assert code == 0
+    assert "2 values are NaN or infinite, the first at line 61, step 1, feature 0" in out
+    code, out, err = unpad(capsys, "train", "classify", data, "--out", data.parent / "r")
+    assert code == 3
+    assert "line 61, column `x[0]`: step 1 holds nan (2 such values in all)" in err
+
+
+def test_text_is_profiled_in_characters_or_words(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "a.tsv"
+    path.write_text("x\tturn it up\ny\tstop\nx\tplay it again\n")
+    for options, tokens in (([], 7), (["--tokens", "characters"], 27)):
+        found = json.loads(unpad(capsys, "profile", path, "--json", *options)[1])
+        assert found["tokens"] == tokens
+
+
+def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = unpad(capsys, "--version")
+    assert (code, out.startswith("unpad ")) == (0, True)
+    code, out, _ = unpad(capsys, "train", "classify", "--help")
+    assert code == 0
+    assert "--batch-tokens" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["profile", "none.jsonl"], 3, "error: none.jsonl: the file does not exist"),
+        (["profile", "DATA", "--split", "dev"], 3, "argument `split`: got dev; allowed: none"),
+        (["profile", "DATA", "--plot", "a.doc"], 3, "argument `plot`"),
+        (["profile", "DATA", "--sequence", "z"], 3, "there is no column `z`"),
+        (["train", "classify", "DATA", "--out", "r", "--cell", "gpt"], 3, "argument `cell`"),
+        (["train", "classify", "DATA", "--out", "r", "--device", "tpu"], 3, "argument `device`"),
+        (["train", "classify", "DATA", "--out", "r", "--label", "z"], 3, "there is no column `z`"),
+        (["train", "classify", "DATA"], 2, "Missing option '--out'"),
+        (["train", "classify", "DATA", "--out", "r", "--epochs", "x"], 2, "not a valid int"),
+        (["evaluate", "none", "DATA"], 3, "error: none: no run folder"),
+        (["predict", "none", "DATA"], 3, "error: none: no run folder"),
+        (["profle"], 2, "No such command"),
+    ],
+)  # fmt: skip
+def test_mistakes_end_with_a_line_that_helps(
+    arguments: list[str],
+    code: int,
+    message: str,
+    data: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(data.parent)
+    named = [str(data) if a == "DATA" else a for a in arguments]
+    found, _, err = unpad(capsys, *named)
+    assert found == code
+    assert message in err
+    assert "Traceback" not in err
+    if code == 3:
+        assert err.count("\n") == 1
+    assert not (data.parent / "r").exists()
+
+
+def start(*arguments: object) -> subprocess.Popen[str]:
+    call = "from unpad.cli import main; main()"
+    command = [sys.executable, "-c", call, *map(str, arguments)]
+    return subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def wait_for_epochs(run: Path, count: int) -> None:
+    deadline = time.monotonic() + 120
+    metrics = run / "metrics.jsonl"
+    while time.monotonic() < deadline:
+        if metrics.is_file() and len(metrics.read_text().splitlines()) >= count:
+            return
+        time.sleep(0.01)
+    raise AssertionError("the run did not get that far")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name != "posix", reason="signals")
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_a_run_killed_at_any_moment_resumes_to_the_same_weights(
+    data: Path, how: signal.Signals, capsys: pytest.CaptureFixture[str]
+) -> None:
+    common = ["train", "classify", data, "--epochs", 60, "--batch-tokens", 64, "--hidden", 6]
+    common += ["--patience", 0]
+    run = data.parent / "killed"
+    process = start(*common, "--out", run)
+    wait_for_epochs(run, 3)
+    process.send_signal(how)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == (130 if how == signal.SIGINT else -signal.SIGKILL)
+    if how == signal.SIGINT:
+        assert "go on with: unpad" in err
+        assert "--resume" in err
+    assert "Traceback" not in err
+    assert unpad(capsys, *common, "--out", run, "--resume")[0] == 0
+    assert unpad(capsys, *common, "--out", data.parent / "straight")[0] == 0
+    for name in ("model.safetensors", "last.safetensors"):
+        one, two = load_file(run / name), load_file(data.parent / "straight" / name)
+        assert one.keys() == two.keys()
+        assert all(torch.equal(one[key], two[key]) for key in one)
