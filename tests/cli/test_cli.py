@@ -154,7 +154,7 @@ def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
         (["train", "classify", "DATA", "--out", "r", "--device", "tpu"], 3, "argument `device`"),
         (["train", "classify", "DATA", "--out", "r", "--label", "z"], 3, "there is no column `z`"),
         (["train", "classify", "DATA"], 2, "Missing option '--out'"),
-        (["train", "classify", "DATA", "--out", "r", "--epochs", "x"], 2, "not a valid int"),
+        (["train", "classify", "DATA", "--out", "r", "--epochs", "x"], 2, "--epochs"),
         (["evaluate", "none", "DATA"], 3, "error: none: no run folder"),
         (["predict", "none", "DATA"], 3, "error: none: no run folder"),
         (["profle"], 2, "No such command"),

@@ -18,7 +18,7 @@ from unpad.tasks.prepare import Preparation
 from unpad.tasks.run_folder import RunFolder
 from unpad.tasks.saved import Classifier
 from unpad.tasks.settings import ModelSettings, TrainingSettings
-from unpad.tasks.training import Training, split_off, train
+from unpad.tasks.training import Training, accelerator_of, split_off, train
 
 SPLITS = {
     "train": ("train", "training"),
@@ -78,6 +78,7 @@ def train_classifier(
     last whole epoch and ends with the very weights of a run that was never stopped.
     Raises `DataError`, `ArgumentError` and `RunError` before any training.
     """
+    accelerator_of(job.training.device)
     training_table, valid_table = _tables(job)
     preparation = Preparation.fit(training_table, job.model)
     data = preparation.dataset(training_table)

@@ -8,6 +8,7 @@ from typing import Any
 from unpad.errors import ArgumentError, ArgumentTypeError
 
 CELLS = ("lstm", "gru", "rnn", "layernorm_lstm")
+DEVICES = ("auto", "cpu", "cuda")
 TOKENS = ("auto", "characters", "words", "given")
 
 
@@ -76,6 +77,7 @@ class TrainingSettings:
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_tokens", "batch_sequences"):
             _integer(name, getattr(self, name), 1)
+        _one_of("device", self.device, DEVICES)
         _integer("patience", self.patience, 0)
         _integer("seed", self.seed, 0)
         _number("learning_rate", self.learning_rate, 0.0, 1e3)

@@ -100,7 +100,7 @@ def train(
     with _quiet(), torch.random.fork_rng():
         torch.manual_seed(settings.seed)
         trainer = pl.Trainer(
-            accelerator=_accelerator(settings.device),
+            accelerator=accelerator_of(settings.device),
             devices=1,
             max_epochs=settings.epochs,
             gradient_clip_val=settings.clip or None,
@@ -132,9 +132,8 @@ def _fit(trainer: pl.Trainer, module: ClassifierModule, checkpoint: Path | None)
     return trainer.interrupted
 
 
-def _accelerator(device: str) -> str:
-    if device not in ("auto", "cpu", "cuda"):
-        raise ArgumentError("device", device, "auto, cpu, cuda", "choose one of them")
+def accelerator_of(device: str) -> str:
+    """Lightning's name of a device of the settings; refuses a GPU that is not there."""
     if device == "cuda" and not torch.cuda.is_available():
         raise ArgumentError("device", device, "cpu, as torch sees no GPU", "use auto or cpu")
     return device
