@@ -1,12 +1,13 @@
-"""An LSTM written by hand as passes, forward and backward: what the compiler is expected to make."""
+"""An LSTM written by hand as passes, forward and backward, like what the compiler makes."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 import torch
-from engine.native_passes import BULK, LOOP, REDUCE, Builder, columns, offsets_of, op
 from torch import Tensor
+
+from engine.native_passes import BULK, LOOP, REDUCE, Builder, columns, offsets_of, op
 from unpad.compiler.program import Operand, Pass
 from unpad.engine.native_engine import NativePass
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+
 from engine.pass_reference import Interpreter, Memory
 from unpad.compiler.program import (
     Buffer,
@@ -23,7 +24,7 @@ from unpad.engine.native_engine import NativePass
 
 @dataclass
 class Builder:
-    """Collects buffers and instructions; widths are looked up, so that a test reads like algebra."""
+    """Collects buffers and instructions, so that a test reads like algebra."""
 
     buffers: list[Buffer] = field(default_factory=list)
     phases: list[Phase] = field(default_factory=list)
@@ -134,9 +135,7 @@ def memory_for(pass_: Pass, lengths: list[int], dtype: torch.dtype, scale: float
     return Memory(
         streams=[rand(tokens, w + 3)[:, 1 : w + 1] for w in stream_widths(pass_)],
         shared=[rand(w) for w in shared_widths(pass_)],
-        matrices=[
-            rand(n, k).T if i % 2 else rand(k, n) for i, (k, n) in enumerate(pass_.matrices)
-        ],
+        matrices=[rand(n, k).T if i % 2 else rand(k, n) for i, (k, n) in enumerate(pass_.matrices)],
         accumulators=[rand(*size) for size in pass_.accumulators],
         initial=[rand(batch, s.width) for s in pass_.states],
         final=[rand(batch, s.width) for s in pass_.states],
@@ -201,7 +200,9 @@ def assert_like_reference(
         Interpreter(pass_, wanted, offsets, reverse).run()
     run_native(pass_, memory, lengths, dtype, reverse=reverse, threads=threads)
     for name in ("streams", "accumulators", "final"):
-        for i, (got, want) in enumerate(zip(getattr(memory, name), getattr(wanted, name))):
+        for i, (got, want) in enumerate(
+            zip(getattr(memory, name), getattr(wanted, name), strict=True)
+        ):
             assert_close(got, want, dtype, f"{name}[{i}]")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from engine.native_passes import (
     BULK,
     LOOP,
@@ -61,9 +62,7 @@ def test_elementwise(name: str, dtype: torch.dtype) -> None:
         b = Builder()
         args = [b.stream(width) for _ in range(arity)]
         b.phase(BULK, op(name, b.stream(width), *args))
-        assert_like_reference(
-            b.build(), LENGTHS, dtype, memory=inputs_for(name, b.build(), dtype)
-        )
+        assert_like_reference(b.build(), LENGTHS, dtype, memory=inputs_for(name, b.build(), dtype))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -199,13 +198,13 @@ def test_two_loops_one_after_the_other(threads: int) -> None:
     prev, after = b.state(40, history=False)
     prev2, after2 = b.state(40, history=True)
     m, m2 = b.matrix(40, 40), b.matrix(40, 40)
-    b.phase(LOOP, op("linear", after, prev, x, matrix=m), op("tanh", after, after), op("copy", y, after))
+    b.phase(
+        LOOP, op("linear", after, prev, x, matrix=m), op("tanh", after, after), op("copy", y, after)
+    )
     b.phase(BULK, op("mul", y, y, b.shared(40)))
     b.phase(LOOP, op("linear", after2, prev2, y, matrix=m2), op("sigmoid", after2, after2))
     memory = memory_for(b.build(), BATCHES["many"], torch.float64, scale=0.2)
-    assert_like_reference(
-        b.build(), BATCHES["many"], torch.float64, memory=memory, threads=threads
-    )
+    assert_like_reference(b.build(), BATCHES["many"], torch.float64, memory=memory, threads=threads)
 
 
 def test_parts_of_a_state_may_be_written_one_by_one() -> None:

@@ -8,10 +8,12 @@ import resource
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+
 from engine.native_lstm import NativeLSTM, forward_pass
 from engine.native_passes import BULK, LOOP, REDUCE, Builder, columns, memory_for, op, run_native
 from unpad.engine import native_engine
@@ -34,7 +36,10 @@ def lstm_run(dtype: torch.dtype, inputs: int, hidden: int, order: list[int], thr
     states = torch.randn(2, len(LENGTHS), hidden, dtype=dtype)
     lengths = [LENGTHS[i] for i in order]
     out = NativeLSTM(lstm, threads=threads)(
-        torch.cat([x[i] for i in order]), lengths, states[0][order], states[1][order],
+        torch.cat([x[i] for i in order]),
+        lengths,
+        states[0][order],
+        states[1][order],
         torch.cat([dy[i] for i in order]),
     )
     rows: dict[int, dict[str, torch.Tensor]] = {i: {} for i in order}
@@ -107,7 +112,7 @@ def test_lstm_and_its_gradients_are_torchs(
         torch.testing.assert_close(got[name], tensor, rtol=1e-10, atol=1e-10, msg=name)
 
 
-# -- bad programs and bad calls ----------------------------------------------------------------------
+# -- bad programs and bad calls ------------------------------------------------------------------
 
 
 def broken_passes():
@@ -202,18 +207,63 @@ def test_tensors_that_do_not_fit_are_refused() -> None:
     refuses(ValueError, "final", final=[t[:1] for t in good.final])
 
 
-# -- tiers, processes, memory ------------------------------------------------------------------------
+# -- functions -----------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("name", "exact", "bound"),
+    [
+        ("exp", np.exp, 1.1),
+        ("sigmoid", lambda x: 1 / (1 + np.exp(-x)), 2.5),
+        ("tanh", np.tanh, 2.5),
+    ],
+)
+def test_float32_functions_are_exact_to_a_few_units(name: str, exact, bound: float) -> None:
+    """Every 10,007th float32 in size from 1e-12 to infinity, against float64."""
+    x = np.arange(random.randrange(10_007), 1 << 32, 10_007, dtype=np.uint64).astype(np.uint32)
+    x = x.view(np.float32)
+    x = x[np.isfinite(x) & (np.abs(x) >= 1e-12)]
+    x = x[: len(x) // 50 * 50].reshape(-1, 50)  # 50 columns: body and tail of a vector
+    got = apply_to(name, x)
+    with np.errstate(over="ignore"):
+        want = exact(x.astype(np.float64))
+    normal = (np.abs(want) > 1.2e-37) & (np.abs(want) < np.finfo(np.float32).max)
+    unit = np.spacing(np.abs(want[normal]).astype(np.float32)).astype(np.float64)
+    assert (np.abs(got[normal] - want[normal]) / unit).max() < bound
+
+
+@pytest.mark.parametrize("name", ["exp", "sigmoid", "tanh"])
+def test_float32_functions_at_the_ends(name: str) -> None:
+    x = np.array([[np.nan, np.inf, -np.inf, 0.0, 200.0, -200.0]], dtype=np.float32)
+    want = {
+        "exp": [np.nan, np.inf, 0, 1, np.inf, 0],
+        "sigmoid": [np.nan, 1, 0, 0.5, 1, 0],
+        "tanh": [np.nan, 1, -1, 0, 1, -1],
+    }[name]
+    np.testing.assert_allclose(apply_to(name, x)[0], want, atol=1e-37)
+
+
+def apply_to(name: str, x: np.ndarray) -> np.ndarray:
+    b = Builder()
+    b.phase(BULK, op(name, b.stream(x.shape[1]), b.stream(x.shape[1])))
+    memory = memory_for(b.build(), [len(x)], torch.float32)
+    memory.streams[1][:] = torch.from_numpy(x)
+    run_native(b.build(), memory, [len(x)], torch.float32)
+    return memory.streams[0].numpy()
+
+
+# -- tiers, processes, memory --------------------------------------------------------------------
+
+
+@pytest.mark.slow
 def test_every_tier_of_this_machine_agrees_with_the_reference() -> None:
     """The instruction tests again, one process a tier: the tier is chosen at first use."""
     for tier in native_engine._native.supported_tiers():
         if tier == native_engine.tier():
             continue
         command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]
-        chosen = ["elementwise", "linear", "normalization", "axis", "loop", "bits"]
         run = subprocess.run(
-            [*command, "-k", " or ".join(chosen), os.path.join(os.path.dirname(__file__), "test_native.py")],
+            [*command, "-n0", str(Path(__file__).with_name("test_native.py"))],
             env={**os.environ, "UNPAD_ISA": tier}, capture_output=True, text=True, check=False,
         )  # fmt: skip
         assert run.returncode == 0, f"{tier}\n{run.stdout[-3000:]}"
@@ -233,8 +283,8 @@ def test_a_tier_that_cannot_run_is_refused_by_name(tier: str) -> None:
 
 
 def test_one_openmp_runtime_is_loaded() -> None:
-    with open("/proc/self/maps") as maps:
-        found = {line.split()[-1] for line in maps if "libgomp" in line or "libomp" in line}
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    found = {line.split()[-1] for line in maps if "libgomp" in line or "libomp" in line}
     assert len(found) == 1, found
 
 
@@ -286,9 +336,10 @@ def test_pooled_memory_is_reused_and_given_back() -> None:
     assert native_engine.empty(0, 5, torch.float64).shape == (0, 5)
 
 
+@pytest.mark.slow
 def test_memory_is_flat_over_a_thousand_calls() -> None:
     lstm = torch.nn.LSTM(16, 24)
-    native = NativeLSTM(lstm, threads=2)
+    native = NativeLSTM(lstm, threads=1)
     rng = np.random.default_rng(0)
 
     def calls(n: int) -> int:

@@ -170,8 +170,8 @@ class NativePass:
         Args:
             dtype: float32 or float64, of every tensor.
             offsets: int64 [B+1] on the CPU, contiguous.
-            streams: [T, width] or wider each, read or written as the pass says; neighbouring columns are
-                neighbours in memory, rows may lie anywhere.
+            streams: [T, width] or wider each, read or written as the pass says; neighbour columns
+                are neighbours in memory, rows may lie anywhere.
             shared: [width] each, contiguous.
             matrices: [K, N] each, any strides.
             accumulators: [rows, cols] each, contiguous; overwritten with the sum over all tokens.
