@@ -290,7 +290,8 @@ def test_17_packed_input_and_cells_missed_the_fast_kernel() -> None:
 
     pairs = ((layer, ragged), (layer, dense), (layer, packed), (cell, ragged))
     times = best_of(60, *(job(module, x) for module, x in pairs))
-    assert max(times) < 2 * min(times), [f"{t * 1e3:.2f} ms" for t in times]
+    # Alike on a quiet machine; a fallback to the loop would be more than ten times as slow.
+    assert max(times) < 3 * min(times), [f"{t * 1e3:.2f} ms" for t in times]
 
 
 def test_19_unpacking_padded_to_the_local_longest_only() -> None:
