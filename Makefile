@@ -11,8 +11,10 @@ NATIVE_SOURCES := $(wildcard CMakeLists.txt csrc/* csrc/*/*)
 # A new package (not a new module) is seen by the editable install only after another one.
 PACKAGES := $(wildcard src/unpad/__init__.py src/unpad/*/__init__.py)
 EXTRAS ?= train,dev
+# One worker a core, so one thread a worker; tests of threads ask for more themselves.
 PYTEST_PARALLEL ?= --numprocesses auto --dist worksteal
 PYTEST_ARGS ?=
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PYTEST_PARALLEL)
 
 # With a C++ compiler on PATH a native build that fails is an error; without one it's a fallback.
 CXX_FOUND := $(firstword $(foreach c,$(CXX) c++ g++ clang++,$(shell command -v $(c) 2>/dev/null)))
@@ -49,10 +51,10 @@ $(VENV)/.stamp-build: $(VENV)/.stamp-requirements pyproject.toml $(NATIVE_SOURCE
 	@touch $@
 
 test: build  ## every test, on every core
-	$(BIN)/python -m pytest $(PYTEST_PARALLEL) $(PYTEST_ARGS)
+	$(PYTEST) --durations=15 $(PYTEST_ARGS)
 
 test-quick: build  ## without the slow ones
-	$(BIN)/python -m pytest $(PYTEST_PARALLEL) -m "not slow" $(PYTEST_ARGS)
+	$(PYTEST) -m "not slow" $(PYTEST_ARGS)
 
 demo: build $(VENV)/.stamp-sktime  ## train a classifier on real sequences of unequal length
 	$(BIN)/python examples/japanese_vowels.py
