@@ -85,6 +85,8 @@ def _mul(low: Lowering, a: Any, b: Any) -> Row:
 
 @rule("add")
 def _add(low: Lowering, a: Any, b: Any, *, alpha: float = 1) -> Row:
+    if low.promoted(a, b) == "bool":  # True + True is True
+        return low.elementwise("logical_or", a, b, kind="bool")
     return low.elementwise("add", a, b if alpha == 1 else low_mul(low, b, alpha))
 
 
@@ -110,7 +112,15 @@ def _div(low: Lowering, a: Any, b: Any, *, rounding_mode: str | None = None) -> 
     if isinstance(b, (int, float)) and b != 0 and rounding_mode is None and math.frexp(b)[0] == 0.5:
         return low.elementwise("mul", a, 1 / b, kind="float")
     quotient = low.elementwise("div", a, b, kind="float" if rounding_mode is None else "")
-    return quotient if rounding_mode is None else low.elementwise(rounding_mode, quotient)
+    if rounding_mode is None:
+        return quotient
+    if rounding_mode == "trunc":
+        return low.elementwise("trunc", quotient)
+    # The quotient's own floor is one too many where a / b was rounded up: Python's and torch's way.
+    whole = low.elementwise("sub", a, low.elementwise("remainder", a, b))
+    exact = low.elementwise("round", low.elementwise("div", whole, b))
+    by_zero = low.elementwise("eq", low_mul(low, b, 1.0), 0.0) if isinstance(b, Row) else b == 0
+    return low.elementwise("where", by_zero, quotient, exact, kind=quotient.kind)
 
 
 @rule("floor_divide")
@@ -159,10 +169,17 @@ def _bitwise_or(low: Lowering, a: Any, b: Any) -> Row:
     return low.elementwise("logical_or", a, b, kind="bool")
 
 
-@rule("bitwise_xor", "logical_xor", "__xor__")
+@rule("bitwise_xor", "__xor__")
 def _xor(low: Lowering, a: Any, b: Any) -> Row:
     _booleans(low, a, b)
     return low.elementwise("ne", a, b, kind="bool")
+
+
+@rule("logical_xor")
+def _logical_xor(low: Lowering, a: Row, b: Any) -> Row:
+    """a's truth, turned round where b is true."""
+    turned = low.elementwise("eq", a, 0.0)
+    return low.elementwise("where", b, turned, low.elementwise("ne", a, 0.0), kind="bool")
 
 
 @rule("where")
@@ -328,8 +345,12 @@ def _threshold(low: Lowering, a: Row, threshold: float, value: float) -> Row:
 
 @rule("logaddexp")
 def _logaddexp(low: Lowering, a: Any, b: Any) -> Row:
-    """max + log1p(exp(-|a - b|)), written as b + softplus(a - b)"""
-    return low.elementwise("add", b, low.elementwise("softplus", low.elementwise("sub", a, b)))
+    """max + log(1 + exp(-|a - b|)); at equal infinities, as log(0 + 0) has them, no difference."""
+    same = low.elementwise("eq", a, b, kind="bool")
+    difference = low.elementwise("where", same, 0.0, low.elementwise("sub", a, b), kind="float")
+    decay = low.elementwise("neg", low.elementwise("abs", difference))
+    peak = low.elementwise("maximum", a, b)
+    return low.elementwise("add", peak, low.elementwise("softplus", decay))
 
 
 # -- copies, casts, constructors -------------------------------------------------------------------

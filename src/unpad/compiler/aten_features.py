@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from unpad.compiler.aten import rule
+from unpad.compiler.aten import low_mul, rule
 from unpad.compiler.lower import Dim, Dims, Lowering, Row, Shared, features
 from unpad.compiler.step import Node
 
@@ -48,7 +48,8 @@ def _unsqueeze(low: Lowering, a: Row, axis: int) -> Row:
 
 
 @rule("squeeze")
-def _squeeze(low: Lowering, a: Row, axes: Any = None) -> Row:
+def squeeze(low: Lowering, a: Row, axes: Any = None) -> Row:
+    """Axes of one, which are no longer shown."""
     wanted = range(len(a.dims)) if axes is None else [axes] if isinstance(axes, int) else axes
     gone = {_axis(a.dims, i) for i in wanted}
     dims = tuple(d for i, d in enumerate(a.dims) if i not in gone or d.rows or d.n != 1)
@@ -56,7 +57,8 @@ def _squeeze(low: Lowering, a: Row, axes: Any = None) -> Row:
 
 
 @rule("permute")
-def _permute(low: Lowering, a: Row, order: Sequence[int]) -> Row:
+def permute(low: Lowering, a: Row, order: Sequence[int]) -> Row:
+    """Axes in another order; the row's numbers move where features change places."""
     order = [_axis(a.dims, i) for i in order]
     shape, dims = features(a.dims), tuple(a.dims[i] for i in order)
     moved = [i for i in order if shape[i] != 1]
@@ -71,7 +73,7 @@ def _transpose(low: Lowering, a: Row, first: int, second: int) -> Row:
     order = list(range(len(a.dims)))
     first, second = _axis(a.dims, first), _axis(a.dims, second)
     order[first], order[second] = second, first
-    return _permute(low, a, order)
+    return permute(low, a, order)
 
 
 @rule("t")
@@ -104,7 +106,16 @@ def _repeat_for_rows(low: Lowering, a: Shared, dims: Dims) -> Row:
 
 
 @rule("repeat")
-def _repeat(low: Lowering, a: Row, repeats: Sequence[int]) -> Row:
+def _repeat(low: Lowering, a: Any, repeats: Sequence[int]) -> Row:
+    if isinstance(a, Shared):  # repeated for every row, and perhaps along its features too
+        copies = low.dims(tuple(repeats))
+        inner = [1 if d.rows else d.n for d in copies]
+        shape = (1,) * (len(inner) - len(a.shape)) + a.shape
+        shape = tuple(n * r for n, r in zip(shape, inner, strict=True))
+        dims = tuple(Dim(n, d.rows) for n, d in zip(shape, copies, strict=True))
+        if any(d.rows and (n != 1 or d.n != 1) for n, d in zip(shape, copies, strict=True)):
+            raise low.refuse("repeats rows")
+        return _repeat_for_rows(low, low.once_op(torch.Tensor.repeat, a, shape, inner), dims)
     padded = (Dim(1),) * (len(repeats) - len(a.dims)) + a.dims
     node, dims = a.node, list(padded)
     for axis, times in enumerate(repeats):
@@ -157,7 +168,8 @@ def _slice(
 
 
 @rule("narrow")
-def _narrow(low: Lowering, a: Row, axis: int, start: int, length: int) -> Row:
+def narrow(low: Lowering, a: Row, axis: int, start: int, length: int) -> Row:
+    """Neighbouring places of an axis."""
     return _slice(low, a, axis, start, start + length)
 
 
@@ -169,13 +181,13 @@ def _select(low: Lowering, a: Row, axis: int, index: int) -> Row:
     return Row(picked.node, (*a.dims[:axis], *a.dims[axis + 1 :]), a.kind)
 
 
-@rule("split_with_sizes")
+@rule("split_with_sizes", "unsafe_split_with_sizes")
 def _split_with_sizes(low: Lowering, a: Row, sizes: Sequence[int], axis: int = 0) -> list[Row]:
     ends = [sum(sizes[: i + 1]) for i in range(len(sizes))]
     return [_columns(low, a, axis, range(e - s, e)) for s, e in zip(sizes, ends, strict=True)]
 
 
-@rule("split")
+@rule("split", "unsafe_split")
 def _split(low: Lowering, a: Row, size: int, axis: int = 0) -> list[Row]:
     total = _size(low, a.dims[_axis(a.dims, axis)])
     return [
@@ -208,7 +220,8 @@ def _roll(low: Lowering, a: Row, shifts: Sequence[int], axes: Sequence[int] = ()
 
 
 @rule("cat")
-def _cat(low: Lowering, parts: Sequence[Any], axis: int = 0) -> Row:
+def cat(low: Lowering, parts: Sequence[Any], axis: int = 0) -> Row:
+    """Values end to end along an axis of features."""
     rows = next(p for p in parts if isinstance(p, Row))
     axis = _axis(rows.dims, axis)
     if rows.dims[axis].rows:
@@ -246,7 +259,7 @@ def _stack(low: Lowering, parts: Sequence[Any], axis: int = 0) -> Row:
         shape = (*part.shape[:axis], 1, *part.shape[axis:])
         return low.once_op(torch.unsqueeze, part, shape, axis)
 
-    return _cat(low, [lifted(p) for p in parts], axis)
+    return cat(low, [lifted(p) for p in parts], axis)
 
 
 # -- reductions ------------------------------------------------------------------------------------
@@ -266,7 +279,8 @@ def _reduced_axes(low: Lowering, a: Row, axes: Any) -> list[int]:
     return found
 
 
-def _reduce(low: Lowering, name: str, a: Row, axes: Any, keepdim: bool) -> Row:
+def reduce(low: Lowering, name: str, a: Row, axes: Any, keepdim: bool) -> Row:
+    """A sum or a maximum over axes of features."""
     found = _reduced_axes(low, a, axes)
     shape, node = list(features(a.dims)), low.widen(a.node, math.prod(features(a.dims)))
     for axis in reversed(found):
@@ -286,18 +300,18 @@ def _count(a: Row, axes: Any, low: Lowering) -> int:
 @rule("sum")
 def _sum(low: Lowering, a: Row, axes: Any = None, keepdim: bool = False, **_: Any) -> Row:
     kind = "int" if a.kind == "bool" else a.kind
-    total = _reduce(low, "sum", a, axes, keepdim)
+    total = reduce(low, "sum", a, axes, keepdim)
     return Row(total.node, total.dims, kind)
 
 
 @rule("mean")
 def _mean(low: Lowering, a: Row, axes: Any = None, keepdim: bool = False, **_: Any) -> Row:
-    return low.elementwise("mul", _reduce(low, "sum", a, axes, keepdim), 1 / _count(a, axes, low))
+    return low.elementwise("mul", reduce(low, "sum", a, axes, keepdim), 1 / _count(a, axes, low))
 
 
 @rule("amax")
 def _amax(low: Lowering, a: Row, axes: Any = None, keepdim: bool = False) -> Row:
-    return _reduce(low, "max", a, axes, keepdim)
+    return reduce(low, "max", a, axes, keepdim)
 
 
 @rule("amin")
@@ -326,7 +340,7 @@ def _picked(low: Lowering, a: Row, key: Row, axis: Any, keepdim: bool) -> Row:
     dims = _around(a, at)
     node = low.graph.add(Node("onehot_max", (key.node,), low.graph[a.node].width, dims))
     kept = low.elementwise("where", Row(node, a.dims), a, 0.0)
-    return _reduce(low, "sum", kept, [at], keepdim)
+    return reduce(low, "sum", kept, [at], keepdim)
 
 
 def _around(a: Row, axis: int) -> tuple[int, int, int]:
@@ -344,13 +358,20 @@ def _var(
     correction = 1 if correction is None else correction
     keepdim = kw.get("keepdim", keepdim)
     centred = low.elementwise("sub", a, _mean(low, a, axes, True))
-    total = _reduce(low, "sum", low.elementwise("square", centred), axes, keepdim)
+    total = reduce(low, "sum", low.elementwise("square", centred), axes, keepdim)
     return low.elementwise("div", total, float(_count(a, axes, low) - correction))
 
 
 @rule("std")
 def _std(low: Lowering, a: Row, *args: Any, **kwargs: Any) -> Row:
-    return low.elementwise("sqrt", _var(low, a, *args, **kwargs))
+    return root(low, _var(low, a, *args, **kwargs))
+
+
+def root(low: Lowering, total: Row) -> Row:
+    """The square root of a sum of squares: torch's gradient is 0 at 0, where sqrt's is infinite."""
+    zero = low.elementwise("eq", total, 0.0, kind="bool")
+    safe = low.elementwise("where", zero, 1.0, total, kind="float")
+    return low.elementwise("where", zero, 0.0, low.elementwise("sqrt", safe), kind="float")
 
 
 @rule("var_mean")
@@ -371,11 +392,8 @@ def _norm(
         raise low.refuse(f"of order {order} is not in the table of operations")
     if order in (1, math.inf):
         size = low.elementwise("abs", a)
-        return _reduce(low, "sum" if order == 1 else "max", size, axes, keepdim)
-    norm = low.elementwise("sqrt", _reduce(low, "sum", low.elementwise("square", a), axes, keepdim))
-    # torch's gradient at the zero vector is 0, where that of sqrt is infinite
-    zero = low.elementwise("eq", norm, 0.0)
-    return low.elementwise("where", zero, low.stop_gradient(norm), norm, kind="float")
+        return reduce(low, "sum" if order == 1 else "max", size, axes, keepdim)
+    return root(low, reduce(low, "sum", low.elementwise("square", a), axes, keepdim))
 
 
 @rule("_softmax", "softmax")
@@ -390,15 +408,17 @@ def _log_softmax(low: Lowering, a: Row, axis: int, *_: Any) -> Row:
     """a - m - log(sum exp(a - m)); m takes no gradient, it cancels."""
     peak = low.stop_gradient(_amax(low, a, axis, True))
     centred = low.elementwise("sub", a, peak)
-    total = _reduce(low, "sum", low.elementwise("exp", centred), axis, True)
+    total = reduce(low, "sum", low.elementwise("exp", centred), axis, True)
     return low.elementwise("sub", centred, low.elementwise("log", total))
 
 
 @rule("logsumexp")
 def _logsumexp(low: Lowering, a: Row, axes: Any, keepdim: bool = False) -> Row:
     peak = low.stop_gradient(_amax(low, a, axes, True))
+    infinite = low.elementwise("eq", low.elementwise("abs", peak), math.inf)
+    peak = low.elementwise("where", infinite, 0.0, peak)  # -inf alone: the sum is 0, its log -inf
     exp = low.elementwise("exp", low.elementwise("sub", a, peak))
-    total = low.elementwise("log", _reduce(low, "sum", exp, axes, keepdim))
+    total = low.elementwise("log", reduce(low, "sum", exp, axes, keepdim))
     flat = _with_same(low, peak, total)
     return low.elementwise("add", total, flat)
 
@@ -467,7 +487,7 @@ def _std_of(var: torch.Tensor, eps: float) -> torch.Tensor:
 # -- products --------------------------------------------------------------------------------------
 
 
-def _row_linear(low: Lowering, node: int, parts: int, weight: Shared) -> int:
+def row_linear(low: Lowering, node: int, parts: int, weight: Shared) -> int:
     """[parts, K] · [K, N]: one product for each part of the row."""
     k, n = weight.shape
     matrix = low.matrix(weight)
@@ -482,13 +502,13 @@ def _mm(low: Lowering, a: Any, b: Any) -> Row:
         if not a.dims[0].rows:
             raise low.refuse("mixes rows: it sums over them")
         parts, k = a.dims[0].n, a.dims[1].n
-        node = _row_linear(low, low.widen(a.node, parts * k), parts, b)
+        node = row_linear(low, low.widen(a.node, parts * k), parts, b)
         return Row(node, (a.dims[0], Dim(b.shape[1])))
     if isinstance(a, Shared) and isinstance(b, Row):
         if not b.dims[1].rows or b.dims[1].n != 1:
             raise low.refuse("mixes rows: it sums over them")
         flipped = low.once_op(torch.t, a, (a.shape[1], a.shape[0]))
-        return Row(_row_linear(low, b.node, 1, flipped), (Dim(a.shape[0]), b.dims[1]))
+        return Row(row_linear(low, b.node, 1, flipped), (Dim(a.shape[0]), b.dims[1]))
     raise low.refuse("mixes rows: both arguments depend on them")
 
 
@@ -497,9 +517,7 @@ def _addmm(low: Lowering, bias: Any, a: Any, b: Any, *, beta: float = 1, alpha: 
     product = _mm(low, a, b)
     if alpha != 1:
         product = low.elementwise("mul", product, alpha)
-    return low.elementwise(
-        "add", product, bias if beta == 1 else low.elementwise("mul", bias, beta)
-    )
+    return low.elementwise("add", product, bias if beta == 1 else low_mul(low, bias, beta))
 
 
 @rule("mv")
@@ -514,9 +532,7 @@ def _linear(low: Lowering, a: Row, weight: Shared, bias: Any = None) -> Row:
     parts = math.prod(features(a.dims[:-1]))
     flipped = low.once_op(torch.t, weight, (weight.shape[1], weight.shape[0]))
     k, n = flipped.shape
-    out = Row(
-        _row_linear(low, low.widen(a.node, parts * k), parts, flipped), (*a.dims[:-1], Dim(n))
-    )
+    out = Row(row_linear(low, low.widen(a.node, parts * k), parts, flipped), (*a.dims[:-1], Dim(n)))
     return out if bias is None else low.elementwise("add", out, bias)
 
 
@@ -542,7 +558,7 @@ def _head_products(low: Lowering, a: Any, b: Any) -> Row:
         heads, k, n = b.shape
         node = low.widen(a.node, heads * k)
         out = [
-            _row_linear(low, low.graph.slice(node, h * k, k), 1, _select_matrix(low, b, h))
+            row_linear(low, low.graph.slice(node, h * k, k), 1, _select_matrix(low, b, h))
             for h in range(heads)
         ]
         return Row(low.graph.concat(out), (a.dims[0], a.dims[1], Dim(n)))
@@ -561,7 +577,7 @@ def _weighted(low: Lowering, a: Row, b: Row) -> Row:
     weight = Shared(stacked, (heads, k, n))
     node = low.widen(a.node, heads * m * k)
     out = [
-        _row_linear(low, low.graph.slice(node, h * m * k, m * k), m, _select_matrix(low, weight, h))
+        row_linear(low, low.graph.slice(node, h * m * k, m * k), m, _select_matrix(low, weight, h))
         for h in range(heads)
     ]
     return Row(low.graph.concat(out), (a.dims[0], Dim(m), Dim(n)))
@@ -582,6 +598,4 @@ def _baddbmm(low: Lowering, bias: Any, a: Any, b: Any, *, beta: float = 1, alpha
     product = _bmm(low, a, b)
     if alpha != 1:
         product = low.elementwise("mul", product, alpha)
-    return low.elementwise(
-        "add", product, bias if beta == 1 else low.elementwise("mul", bias, beta)
-    )
+    return low.elementwise("add", product, bias if beta == 1 else low_mul(low, bias, beta))

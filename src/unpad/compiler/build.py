@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from unpad import nest
-from unpad.compiler.aten_features import Lowering
+from unpad.compiler.aten_composed import Lowering
 from unpad.compiler.differentiate import Needs, differentiate, requiring
 from unpad.compiler.lower import Once
 from unpad.compiler.partition import partition

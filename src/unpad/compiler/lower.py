@@ -192,10 +192,20 @@ class Lowering:
             if isinstance(value, Row):
                 self.check(ref, value)
                 if not record.grad:
-                    value = self.stop_gradient(value)
+                    value = self.without_gradient(record, value)
             self.values[ref.number] = value
         if record.func._schema.is_mutable and isinstance(record.args[0], Ref):
             self.values[record.args[0].number] = self.values[record.results[0].number]
+
+    def without_gradient(self, record: Record, value: Row) -> Row:
+        """A result under no_grad. A tensor changed in place there keeps its gradient's history:
+        new = old + stop(new - old), which is what torch's cosine_similarity relies on.
+        """
+        if not record.func._schema.is_mutable or value.kind != "float":
+            return self.stop_gradient(value)
+        old = self.value(record.args[0])
+        change = self.stop_gradient(self.elementwise("sub", value, old))
+        return self.elementwise("add", old, change)
 
     def apply(self, rule: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """A rule's result; a form of the operation that it does not know is refused, no crash."""
@@ -260,13 +270,39 @@ class Lowering:
 
     def check(self, ref: Ref, value: Row) -> None:
         """Torch's own shape and dtype of a result must be those of its lowering."""
+        dtype = self.trace.dtypes[ref.number]
         try:
-            self.kind(self.trace.dtypes[ref.number])
+            self.kind(self.dtype if self.is_exact(value, dtype) else dtype)
         except Refused as refused:
             raise self.refuse(f"makes {refused}") from None
         shape = tuple(d.n * (self.trace.rows if d.rows else 1) for d in value.dims)
         if shape != self.trace.shapes[ref.number]:
             raise self.refuse(f"was lowered to {shape}, not to {self.trace.shapes[ref.number]}")
+
+    def is_exact(self, value: Row, dtype: torch.dtype) -> bool:
+        """Whether a narrower dtype on the way rounds nothing.
+
+        Torch's default float32 comes into a float64 cell by ``torch.ones(n, 1)``, by ``mask * 1.0``
+        and by ``where(mask, 1.0, 0.0)``.
+        """
+        assert self.record is not None
+        if not dtype.is_floating_point or torch.promote_types(dtype, self.dtype) != self.dtype:
+            return False
+        name = self.record.func.overloadpacket.__name__
+        args = [self.value(arg) for arg in self.record.args]
+        numbers = [arg for arg in args if isinstance(arg, float)]
+        if name == "mul" and any(isinstance(a, (Row, Shared)) and a.kind == "bool" for a in args):
+            return all(float(torch.tensor(n, dtype=dtype)) == n for n in numbers)
+        return name in _MOVES or self.is_exact_constant(value, dtype)
+
+    def is_exact_constant(self, value: Row, dtype: torch.dtype) -> bool:
+        """One number that both dtypes have."""
+        node = self.graph[value.node]
+        while node.op in ("expand", "stop"):
+            node = self.graph[node.args[0]]
+        if node.op != "const":
+            return False
+        return float(torch.tensor(node.value, dtype=dtype)) == node.value
 
     def stop_gradient(self, value: Row) -> Row:
         """The same value, with no gradient through it."""
@@ -391,6 +427,15 @@ class Lowering:
         """The kind of an arithmetic result."""
         kinds = [v.kind if isinstance(v, (Row, Shared)) else _kind_of(v) for v in values]
         return "float" if "float" in kinds else "int" if "int" in kinds else "bool"
+
+
+# Operations that choose or move numbers and compute none.
+_MOVES = frozenset(
+    {
+        "where", "masked_fill", "detach", "clone", "alias", "expand", "view", "unsqueeze",
+        "squeeze", "permute", "transpose", "t", "cat", "stack", "slice", "select",
+    }
+)  # fmt: skip
 
 
 def _kind(dtype: torch.dtype) -> str:

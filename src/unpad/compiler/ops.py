@@ -109,6 +109,8 @@ def _extremum(wins: str) -> Rule:
 def _atan2(graph: Graph, y: int, grad: int) -> Grads:
     a, b = graph[y].args
     norm = graph.op("add", graph.op("square", a), graph.op("square", b))
+    # torch's gradient at (0, 0) is 0
+    norm = graph.op("where", graph.op("eq", norm, graph.const(0)), graph.const(1), norm)
     scaled = graph.op("div", grad, norm)
     return graph.op("mul", scaled, b), graph.op("neg", graph.op("mul", scaled, a))
 

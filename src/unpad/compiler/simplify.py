@@ -389,7 +389,8 @@ def _unflip(once: Once, matrices: list[OnceRef]) -> set[int]:
     flips = {
         call[3][0]: call[1][0]
         for call in once.calls
-        if getattr(call[0], "__name__", "") in ("t", "t.default") and isinstance(call[1][0], OnceRef)
+        if getattr(call[0], "__name__", "") in ("t", "t.default")
+        and isinstance(call[1][0], OnceRef)
     }
     flipped = {m for m, ref in enumerate(matrices) if ref.number in flips}
     for m in flipped:

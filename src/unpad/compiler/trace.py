@@ -113,6 +113,7 @@ class _Recorder(TorchDispatchMode):
     leaf_numbers: dict[int, int] = field(default_factory=dict)
     shapes: dict[int, tuple[int, ...]] = field(default_factory=dict)
     dtypes: dict[int, torch.dtype] = field(default_factory=dict)
+    stale: dict[int, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         super().__init__()
@@ -126,6 +127,8 @@ class _Recorder(TorchDispatchMode):
     def ref(self, value: Any) -> Any:
         if not isinstance(value, Tensor):
             return value
+        if id(value) in self.stale:
+            raise Refused(f"{self.stale[id(value)]} with one that is read later")
         if id(value) in self.known:
             return self.known[id(value)]
         number = self.leaf_numbers.setdefault(id(value), len(self.leaves))
@@ -166,10 +169,12 @@ class _Recorder(TorchDispatchMode):
             )
         storage = target.untyped_storage().data_ptr()
         for other in [*self.keep, *self.leaves]:
-            if other is not target and other.untyped_storage().data_ptr() == storage:
-                raise Refused(
-                    f"{func} at {where}: an in-place change of a tensor that shares memory"
-                )
+            shares = other is not target and other.untyped_storage().data_ptr() == storage
+            if shares and id(other) not in self.stale and _overlap(target, other):
+                text = f"{func} at {where}: an in-place change of a tensor that shares memory"
+                if not isinstance(self.ref(other), Ref) or self.ref(other).number < self.inputs:
+                    raise Refused(text)
+                self.stale[id(other)] = text
 
     inputs: int = 0
 
@@ -198,6 +203,18 @@ def _custom_functions(tensors: list[Tensor]) -> Iterator[str]:
         if isinstance(node, torch.autograd.function.BackwardCFunction):
             yield type(node).__name__
         stack.extend(parent for parent, _ in node.next_functions)
+
+
+def _overlap(a: Tensor, b: Tensor) -> bool:
+    """Whether two views of one memory have a number in common: chunks of a row have not."""
+    return not _places(a).isdisjoint(_places(b))
+
+
+def _places(tensor: Tensor) -> set[int]:
+    places = {tensor.storage_offset()}
+    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
+        places = {place + i * stride for place in places for i in range(size)}
+    return places
 
 
 def without_autocast(device: str) -> AbstractContextManager[Any]:
