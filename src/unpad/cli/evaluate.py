@@ -12,6 +12,8 @@ from unpad.cli import console
 from unpad.cli.console import out, percent
 from unpad.cli.profile import chosen_split
 from unpad.data import read
+from unpad.tasks import scoring
+from unpad.tasks.saved import Classifier
 
 
 def evaluate(
@@ -29,18 +31,14 @@ def evaluate(
 
     Where DATA has a split column, its test rows are used; --split chooses others.
     """
-    from unpad.tasks.classify import evaluate as score
-    from unpad.tasks.classify import merge_roles, part_of
-    from unpad.tasks.saved import Classifier
-
     classifier = Classifier.load(run)
     roles = console.roles_of(sequence, label, identity, time, features)
-    table = read(data, merge_roles(roles, classifier.roles))
+    table = read(data, scoring.merge_roles(roles, classifier.roles))
     if split is None:
-        table = part_of(table, "test")
+        table = scoring.part_of(table, "test")
     elif split != "all":
         table = chosen_split(table, split)
-    scores = score(classifier, table)
+    scores = scoring.evaluate(classifier, table)
     if as_json:
         console.print_json({
             "accuracy": scores.accuracy, "loss": scores.loss, "sequences": scores.sequences,

@@ -13,7 +13,9 @@ from typing import IO, Annotated, Any
 import typer
 
 from unpad.cli import console
+from unpad.tasks import scoring
 from unpad.tasks.atomic import write_atomically
+from unpad.tasks.saved import Classifier
 
 
 def predict(
@@ -34,15 +36,11 @@ def predict(
 
     DATA is read as a stream, so that a file of any size takes the same memory.
     """
-    from unpad.tasks.classify import merge_roles
-    from unpad.tasks.classify import predict as label_all
-    from unpad.tasks.saved import Classifier
-
     classifier = Classifier.load(run)
-    roles = merge_roles(
+    roles = scoring.merge_roles(
         console.roles_of(sequence, None, identity, time, features), classifier.roles
     )
-    rows = label_all(classifier, data, roles, probabilities=probabilities)
+    rows = scoring.predict(classifier, data, roles, probabilities=probabilities)
     if result is None:
         _to_standard_output(rows)
         return

@@ -7,13 +7,15 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
+import pyarrow.compute
 import pyarrow.parquet as pq
 
 from unpad.data.errors import DataError
 from unpad.data.roles import Form, Roles, detect
 from unpad.data.steps import Steps, group_steps, stream_steps
 from unpad.data.table import SequenceTable, Source, make_table, number_lists
+
+pc: Any = pyarrow.compute  # its functions are made at run time: no type checker sees them
 
 
 def read_parquet(path: str, asked: Roles, chunk: int, *, stream: bool) -> Iterator[SequenceTable]:
@@ -24,7 +26,7 @@ def read_parquet(path: str, asked: Roles, chunk: int, *, stream: bool) -> Iterat
         raise DataError(
             path, f"no Parquet file ({error})", "write it with a Parquet writer"
         ) from None
-    forms = {f.name: _form(f.type) for f in file.schema_arrow}
+    forms: dict[str, Form] = {f.name: _form(f.type) for f in file.schema_arrow}
     roles = detect(forms, asked, path=path, steps=True)
     names = [roles.sequence, *roles.features, roles.label, roles.id, roles.time, roles.split]
     batches = file.iter_batches(batch_size=chunk, columns=[n for n in names if n is not None])

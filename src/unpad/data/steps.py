@@ -10,14 +10,16 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
+import pyarrow.compute
 
 from unpad.data.errors import DataError
 from unpad.data.table import Floats, Integers, SequenceTable, Source, make_table, number_lists
+
+pc: Any = pyarrow.compute  # its functions are made at run time: no type checker sees them
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ class Steps:
             np.concatenate([p.places for p in parts]),
             None if first.id is None else pa.concat_arrays([_plain(p.id) for p in parts]),
             None if first.label is None else pa.concat_arrays([_plain(p.label) for p in parts]),
-            None if first.time is None else np.concatenate([p.time for p in parts]),
+            None if first.time is None else np.concatenate([cast("Any", p.time) for p in parts]),
             first.names,
             first.source,
         )

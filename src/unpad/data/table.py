@@ -15,9 +15,11 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
+import pyarrow.compute
 
 from unpad.data.errors import DataError
+
+pc: Any = pyarrow.compute  # its functions are made at run time: no type checker sees them
 
 Kind = Literal["numbers", "tokens", "text"]
 Floats = npt.NDArray[np.float32]

@@ -1,10 +1,17 @@
 """Tasks: from sequences to a trained model."""
 
-from unpad.tasks.classify import Job, Scores, evaluate, predict, train_classifier
-from unpad.tasks.estimator import SequenceClassifier
-from unpad.tasks.run_error import RunError
-from unpad.tasks.saved import Classifier
-from unpad.tasks.settings import ModelSettings, TrainingSettings
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from unpad.tasks.classify import Job, train_classifier
+    from unpad.tasks.estimator import SequenceClassifier
+    from unpad.tasks.run_error import RunError
+    from unpad.tasks.saved import Classifier
+    from unpad.tasks.scoring import Scores, evaluate, predict
+    from unpad.tasks.settings import ModelSettings, TrainingSettings
 
 __all__ = [
     "Classifier",
@@ -18,3 +25,23 @@ __all__ = [
     "predict",
     "train_classifier",
 ]
+
+_HOMES = {
+    "Classifier": "saved",
+    "Job": "classify",
+    "ModelSettings": "settings",
+    "RunError": "run_error",
+    "Scores": "scoring",
+    "SequenceClassifier": "estimator",
+    "TrainingSettings": "settings",
+    "evaluate": "scoring",
+    "predict": "scoring",
+    "train_classifier": "classify",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import on first use: Lightning and scikit-learn take seconds, and few names need them."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"unpad.tasks.{_HOMES[name]}"), name)

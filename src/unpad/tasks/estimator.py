@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,20 +23,19 @@ from unpad.tasks.run_error import RunError
 from unpad.tasks.saved import Classifier
 from unpad.tasks.settings import ModelSettings, TrainingSettings
 
-try:
+_Base: Any = object
+_Mixin: Any = object
+_NotFitted: Any = ValueError
+with contextlib.suppress(ModuleNotFoundError):  # without scikit-learn, fit and predict still work
     from sklearn.base import BaseEstimator, ClassifierMixin
     from sklearn.exceptions import NotFittedError
-except ModuleNotFoundError:  # scikit-learn is optional: without it, fit and predict still work
-    BaseEstimator = ClassifierMixin = object  # type: ignore[assignment,misc]
 
-    class NotFittedError(ValueError):  # type: ignore[no-redef]
-        """Raised before ``fit``."""
-
+    _Base, _Mixin, _NotFitted = BaseEstimator, ClassifierMixin, NotFittedError
 
 _MODEL, _TRAINING = ModelSettings(), TrainingSettings()
 
 
-class SequenceClassifier(ClassifierMixin, BaseEstimator):
+class SequenceClassifier(*dict.fromkeys((_Mixin, _Base))):
     """Recurrent classifier with scikit-learn's ``fit``, ``predict``, ``predict_proba``, ``score``.
 
     X is a list of arrays [T_i, F] or [T_i] of unequal length (0 included), a `Ragged`, a padded
@@ -180,7 +180,7 @@ class SequenceClassifier(ClassifierMixin, BaseEstimator):
 
     def _fitted(self) -> Classifier:
         if not hasattr(self, "classifier_"):
-            raise NotFittedError("this SequenceClassifier has no weights yet; call fit first")
+            raise _NotFitted("this SequenceClassifier has no weights yet; call fit first")
         return self.classifier_
 
     def _seed(self) -> int:

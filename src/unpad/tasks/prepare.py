@@ -137,8 +137,8 @@ class Preparation:
     @classmethod
     def from_dict(cls, data: dict[str, Any], vocabulary: Vocabulary | None) -> Preparation:
         """Read what `to_dict` wrote."""
-        lists = {name: tuple(data[name]) for name in ("labels", "mean", "scale")}
-        return cls(**{**data, **lists}, vocabulary=vocabulary)
+        plain: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
+        return cls(**plain, vocabulary=vocabulary)
 
     def _check_kind(self, table: SequenceTable) -> None:
         if table.kind != self.kind:

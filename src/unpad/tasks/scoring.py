@@ -1,0 +1,113 @@
+"""From a trained classifier to scores and labels. Needs no Lightning."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from unpad.data import Roles, SequenceTable, stream
+from unpad.tasks.saved import Classifier
+
+SPLITS = {
+    "train": ("train", "training"),
+    "valid": ("valid", "validation", "val", "dev"),
+    "test": ("test",),
+}
+
+
+@dataclass(frozen=True)
+class Scores:
+    """How a classifier does on labelled sequences.
+
+    ``confusion`` [classes, classes] counts true (rows) against predicted (columns) labels.
+    """
+
+    sequences: int
+    accuracy: float
+    loss: float
+    labels: tuple[str, ...]
+    confusion: list[list[int]]
+
+    def by_label(self) -> list[dict[str, Any]]:
+        """Sequences, precision, recall and F1 of each label (0 where undefined)."""
+        table = np.array(self.confusion)
+        rows: list[dict[str, Any]] = []
+        for i, label in enumerate(self.labels):
+            hit, true, said = int(table[i, i]), int(table[i].sum()), int(table[:, i].sum())
+            rows.append({
+                "label": label,
+                "sequences": true,
+                "precision": hit / said if said else 0.0,
+                "recall": hit / true if true else 0.0,
+                "f1": 2 * hit / (true + said) if true + said else 0.0,
+            })  # fmt: skip
+        return rows
+
+
+def evaluate(classifier: Classifier, table: SequenceTable) -> Scores:
+    """Score a classifier on a labelled table. Raises `DataError` for a label it does not know."""
+    labels = classifier.preparation.labels
+    truth = classifier.preparation.dataset(table).labels.numpy()
+    chances = classifier.probabilities(table)
+    said = chances.argmax(axis=1)
+    confusion = np.zeros((len(labels), len(labels)), np.int64)
+    np.add.at(confusion, (truth, said), 1)
+    likelihood = np.log(np.maximum(chances[np.arange(len(truth)), truth], 1e-38))
+    return Scores(
+        len(table), float((said == truth).mean()), float(-likelihood.mean()), labels,
+        confusion.tolist(),
+    )  # fmt: skip
+
+
+def predict(
+    classifier: Classifier, path: str | Path, roles: Roles, *, probabilities: bool = False
+) -> Iterator[dict[str, Any]]:
+    """Label the sequences of a file one after the other, in constant memory.
+
+    Gives ``{"id", "label", "probability"}`` (and all ``"probabilities"`` by label on request); the
+    id is the file's, or the number of the sequence from 0 on.
+    """
+    labels, done = classifier.preparation.labels, 0
+    for table in stream(path, roles):
+        chances = classifier.probabilities(table)
+        for row, (name, chance) in enumerate(zip(table.strings("id"), chances, strict=True)):
+            best = int(chance.argmax())
+            line: dict[str, Any] = {
+                "id": done + row if name is None else name,
+                "label": labels[best],
+                "probability": round(float(chance[best]), 6),
+            }
+            if probabilities:
+                line["probabilities"] = {
+                    label: round(float(p), 6) for label, p in zip(labels, chance, strict=True)
+                }
+            yield line
+        done += len(table)
+
+
+def part_of(table: SequenceTable, part: str) -> SequenceTable:
+    """The rows of split ``part`` ("train", "valid", "test"); all where the file has none such."""
+    found = split_name(table, part)
+    return table if found is None else table.of_split(found)
+
+
+def merge_roles(asked: Roles, saved: Roles) -> Roles:
+    """The user's columns, filled up by those that the classifier was trained on."""
+    if asked.sequence or asked.features:
+        return asked
+    return replace(
+        asked,
+        sequence=saved.sequence,
+        features=saved.features,
+        id=asked.id or saved.id,
+        time=asked.time or saved.time,
+    )
+
+
+def split_name(table: SequenceTable, part: str) -> str | None:
+    """The file's own name of split ``part``, or None where it has none such."""
+    return next((s for s in table.splits() if s.lower() in SPLITS[part]), None)
