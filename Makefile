@@ -78,6 +78,7 @@ format: build  ## let ruff and clang-format rewrite the sources
 bench: build  ## the benchmarks against torch; writes benchmarks/results and docs/performance.md
 	$(BIN)/python benchmarks/train_ragged.py
 	$(BIN)/python benchmarks/train_custom_cell.py
+	$(BIN)/python benchmarks/input_forms.py
 	$(BIN)/python benchmarks/memory_flat.py
 	$(BIN)/python benchmarks/report.py
 

@@ -103,11 +103,15 @@ def _busy() -> float:
     return times.user + times.system + getattr(times, "nice", 0.0)
 
 
+def _doubles(tensors: Iterable[Tensor]) -> list[Tensor]:
+    return [tensor.detach().double() for tensor in tensors]
+
+
 def relative_error(got: Iterable[Tensor], wanted: Iterable[Tensor]) -> float:
     """Largest deviation over all tensors, each relative to its own largest value."""
     return max(
-        float((a.double() - b.double()).abs().max() / b.double().abs().max().clamp_min(1e-30))
-        for a, b in zip(got, wanted, strict=True)
+        float((a - b).abs().max() / b.abs().max().clamp_min(1e-30))
+        for a, b in zip(_doubles(got), _doubles(wanted), strict=True)
     )
 
 

@@ -16,7 +16,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import unpad
-from clock import best_of
 from oracle import assert_close, assert_same, batch, expected, loop, outcome
 from unpad import Cell, Ragged
 from unpad.engine import choose
@@ -133,14 +132,6 @@ def test_32_layers_had_to_be_alike_and_variants_meant_editing_internals(
     assert_close(output.values, values, 1e-10)
 
 
-@pytest.mark.slow
-def test_33_a_hand_written_cell_was_painfully_slow() -> None:
-    x = torch.randn(200, 16, 64)
-    mine, theirs = Recurrent(HandGRU(64, 64), batch_first=False), nn.GRU(64, 64)
-    times = best_of(15, lambda: mine(x)[0].sum().backward(), lambda: theirs(x)[0].sum().backward())
-    assert times[0] < times[1], f"own cell {times[0] * 1e3:.1f} ms, nn.GRU {times[1] * 1e3:.1f} ms"
-
-
 def test_34_the_cell_state_at_every_step_forced_a_cell_loop() -> None:
     cell = LSTMCell(3, 4).double()
     ragged = Ragged.from_lengths(torch.randn(12, 3).double(), UNSORTED)
@@ -148,18 +139,6 @@ def test_34_the_cell_state_at_every_step_forced_a_cell_loop() -> None:
     _, _, (h_loop, c_loop) = loop(cell, ragged.values, ragged.offsets, cell.initial_state(4))
     assert_close(h.values, h_loop, 1e-10)
     assert_close(c.values, c_loop, 1e-10)
-
-
-@pytest.mark.slow
-def test_34_every_state_costs_less_than_a_third_more() -> None:
-    ragged = Ragged.from_lengths(torch.randn(3200, 64), [100] * 32)
-    layer = Recurrent(LSTMCell(64, 64))
-    plain, every = best_of(
-        15,
-        lambda: layer(ragged)[0].values.sum().backward(),
-        lambda: layer(ragged, return_states=True)[0].values.sum().backward(),
-    )
-    assert every < 1.3 * plain, f"{every * 1e3:.1f} ms beside {plain * 1e3:.1f} ms"
 
 
 def test_37_compiling_took_hours_for_long_sequences() -> None:

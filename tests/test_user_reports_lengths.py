@@ -19,11 +19,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pad_packed_sequence, pad_sequence
+from torch.nn.utils.rnn import pad_packed_sequence
 from torch.utils.data import DataLoader
 
 import unpad
-from clock import best_of
 from oracle import assert_close, loop, offsets_of
 from unpad import Ragged
 from unpad.nn import GRU, LSTM, RNN, Recurrent
@@ -241,57 +240,6 @@ def test_13_sequences_of_sequences_failed_on_ragged_input() -> None:
         gradients(mine.sin().sum(), ours), gradients(wanted.sin().sum(), references), strict=True
     ):
         assert_close(gradient, reference, 1e-10)
-
-
-@pytest.mark.slow
-def test_14_ragged_input_took_a_slow_path() -> None:
-    lengths = torch.randint(1, 101, (32,)).tolist()
-    rows = [torch.randn(n, 64) for n in lengths]
-    ragged, padded = Ragged.from_list(rows), pad_sequence(rows, batch_first=True)
-    mask = torch.arange(padded.shape[1]) < torch.tensor(lengths)[:, None]
-    ours, theirs = GRU(64, 64), nn.GRU(64, 64, batch_first=True)
-
-    def by_hand() -> None:
-        (theirs(padded)[0] * mask[..., None]).sum().backward()
-
-    mine, hand = best_of(15, lambda: ours(ragged)[0].values.sum().backward(), by_hand)
-    assert mine < hand, f"ragged {mine * 1e3:.1f} ms, padded by hand {hand * 1e3:.1f} ms"
-
-
-@pytest.mark.slow
-def test_16_packing_itself_dominated_the_epoch() -> None:
-    lengths = torch.randint(1, 201, (64,)).tolist()
-    x = torch.randn(64, max(lengths), 32)
-    layer, ragged = LSTM(32, 32), Ragged.from_padded(x, lengths)
-    output = layer(ragged)[0]
-
-    def convert() -> None:
-        Ragged.from_padded(x, lengths)
-        output.to_padded()
-
-    conversion, work = best_of(15, convert, lambda: layer(ragged)[0].values.sum().backward())
-    assert conversion < 0.5 * work, f"{conversion * 1e3:.1f} ms beside {work * 1e3:.1f} ms"
-
-
-@pytest.mark.slow
-def test_17_packed_input_and_cells_missed_the_fast_kernel() -> None:
-    """Ragged, dense, packed input and the bare cell share one program and nearly one speed."""
-    layer, cell = LSTM(32, 64), Recurrent(unpad.nn.LSTMCell(32, 64))
-    ragged = Ragged.from_lengths(torch.randn(1600, 32), [50] * 32)
-    packed, dense = ragged.to_packed(), ragged.to_padded(batch_first=False)
-
-    def job(module: nn.Module, x: Any) -> Callable[[], object]:
-        def run() -> None:
-            with torch.no_grad():
-                module(x)
-
-        run()
-        return run
-
-    pairs = ((layer, ragged), (layer, dense), (layer, packed), (cell, ragged))
-    times = best_of(60, *(job(module, x) for module, x in pairs))
-    # Alike on a quiet machine; a fallback to the loop would be more than ten times as slow.
-    assert max(times) < 3 * min(times), [f"{t * 1e3:.2f} ms" for t in times]
 
 
 def test_19_unpacking_padded_to_the_local_longest_only() -> None:
