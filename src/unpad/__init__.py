@@ -7,10 +7,11 @@ from unpad.cells import Cell
 from unpad.compiler.build import trace_count
 from unpad.engine.choose import UncompiledCellWarning, engine
 from unpad.engine.native_engine import trim
-from unpad.errors import ArgumentError, ArgumentTypeError, UnpadError
+from unpad.errors import ArgumentError, ArgumentTypeError, RowIndexError, UnpadError
 from unpad.explain import Explanation, explain
 from unpad.functional import bidirectional_dynamic_rnn, dynamic_rnn, static_rnn
 from unpad.ragged import Ragged
+from unpad.states import select_rows
 
 try:
     __version__ = version("unpad")
@@ -23,6 +24,7 @@ __all__ = [
     "Cell",
     "Explanation",
     "Ragged",
+    "RowIndexError",
     "UncompiledCellWarning",
     "UnpadError",
     "__version__",
@@ -31,6 +33,7 @@ __all__ = [
     "engine",
     "explain",
     "nn",
+    "select_rows",
     "static_rnn",
     "trace_count",
     "trim",

@@ -289,7 +289,9 @@ def _trace(cell: nn.Module, x: Tensor, state: nest.Nest, rows: int) -> Trace:
     def example(t: Tensor) -> Tensor:
         shape = (rows, *t.shape[1:])
         if t.dtype.is_floating_point:
-            values = torch.linspace(-1, 1, max(1, math.prod(shape)), dtype=torch.float64)
+            values = torch.linspace(
+                -1, 1, max(1, math.prod(shape)), dtype=torch.float64, device="cpu"
+            )
             values = values[: math.prod(shape)].reshape(shape).to(t.device, t.dtype)
             # As the outside of a custom function shows in the graph of its result alone.
             return values.requires_grad_()
