@@ -69,7 +69,7 @@ def summary() -> str:
     ]
     rows = [row for data, _ in found if data for row in data["rows"]]
     if not rows:
-        return ""
+        return "\nNot measured yet on this version: `make bench`.\n\n"
     names = {key: name for _, peers in found for key, name in peers.items()}
     columns = sorted({(row["batch"], row["threads"]) for row in rows})
     header = ["cell", *(f"batch {b}, {t} thread{'s' * (t > 1)}" for b, t in columns), "against"]
