@@ -7,6 +7,7 @@
 // every tile shape; no k is split and no tail is special (panels are padded with zeros).
 
 #include <algorithm>
+#include <utility>
 
 #include "kernels.h"
 #include "vec.h"
@@ -16,6 +17,17 @@ namespace UNPAD_TIER {
 
 template <class T>
 inline constexpr int kPanel = 2 * kLanes<T>;
+
+// f(0), f(1), ... f(N - 1), written out: an array that is indexed by constants only lives in
+// registers.
+template <class F, int... i>
+inline __attribute__((always_inline)) void each_of(F f, std::integer_sequence<int, i...>) {
+    (f(i), ...);
+}
+template <int N, class F>
+inline __attribute__((always_inline)) void each(F f) {
+    each_of(f, std::make_integer_sequence<int, N>{});
+}
 
 // How many neighbouring panels a tile of MR rows spans: few rows need more columns to keep enough
 // independent chains in flight; accumulators, MR broadcasts and one panel vector must fit.
@@ -38,18 +50,18 @@ inline __attribute__((always_inline)) void multiply(typename Lanes<T>::Vec (&acc
         // The shorter side stays in registers, the longer one passes through a single one.
         if constexpr (MR < 2 * NP) {
             V x[MR];
-            for (int i = 0; i < MR; ++i) x[i] = splat(a[i][k * a_step]);
-            for (int v = 0; v < 2 * NP; ++v) {
+            each<MR>([&](int i) { x[i] = splat(a[i][k * a_step]); });
+            each<2 * NP>([&](int v) {
                 const V b = panel(k, v);
-                for (int i = 0; i < MR; ++i) acc[i][v] = fma(x[i], b, acc[i][v]);
-            }
+                each<MR>([&](int i) { acc[i][v] = fma(x[i], b, acc[i][v]); });
+            });
         } else {
             V b[2 * NP];
-            for (int v = 0; v < 2 * NP; ++v) b[v] = panel(k, v);
-            for (int i = 0; i < MR; ++i) {
+            each<2 * NP>([&](int v) { b[v] = panel(k, v); });
+            each<MR>([&](int i) {
                 const V x = splat(a[i][k * a_step]);
-                for (int v = 0; v < 2 * NP; ++v) acc[i][v] = fma(x, b[v], acc[i][v]);
-            }
+                each<2 * NP>([&](int v) { acc[i][v] = fma(x, b[v], acc[i][v]); });
+            });
         }
     }
 }
@@ -64,56 +76,56 @@ struct LinearRows {
     const T* packed;
 };
 
-template <class T, int NV>
-inline void load_start(typename Lanes<T>::Vec (&acc)[NV], const LinearRows<T>& l, int64_t r,
-                       int64_t column) {
-    constexpr int lanes = kLanes<T>;
-    using V = typename Lanes<T>::Vec;
-    const int64_t left = l.cols - column;
-    if (l.start_width == 0 || (l.start_width == 1 && l.cols != 1)) {
-        const V all = l.start_width == 0 ? V{} : splat(*l.start[r]);
-        for (int v = 0; v < NV; ++v) acc[v] = all;
-    } else if (left >= NV * lanes) {
-        for (int v = 0; v < NV; ++v) acc[v] = load(l.start[r] + column + v * lanes);
-    } else {
-        for (int v = 0; v < NV; ++v) {
-            const int n = static_cast<int>(std::clamp<int64_t>(left - v * lanes, 0, lanes));
-            acc[v] = n == 0 ? V{} : load_n(l.start[r] + column + v * lanes, n);
-        }
-    }
+// The numbers of the last panel that exist: a vector with n of them, zeros after.
+template <class T>
+inline typename Lanes<T>::Vec load_part(const T* p, int64_t n) {
+    if (n >= kLanes<T>) return load(p);
+    return n > 0 ? load_n(p, static_cast<int>(n)) : typename Lanes<T>::Vec{};
+}
+template <class T>
+inline void store_part(T* p, typename Lanes<T>::Vec v, int64_t n) {
+    if (n >= kLanes<T>)
+        store(p, v);
+    else if (n > 0)
+        store_n(p, v, static_cast<int>(n));
 }
 
-template <class T, int NV>
-inline void store_result(const typename Lanes<T>::Vec (&acc)[NV], const LinearRows<T>& l, int64_t r,
-                         int64_t column) {
-    constexpr int lanes = kLanes<T>;
-    const int64_t left = l.cols - column;
-    T* out = l.out[r] + column;
-    if (left >= NV * lanes) {
-        for (int v = 0; v < NV; ++v) store(out + v * lanes, acc[v]);
-        return;
-    }
-    for (int v = 0; v < NV; ++v) {
-        const int n = static_cast<int>(std::clamp<int64_t>(left - v * lanes, 0, lanes));
-        if (n == lanes)
-            store(out + v * lanes, acc[v]);
-        else if (n > 0)
-            store_n(out + v * lanes, acc[v], n);
-    }
-}
-
-// Rows [r, r + MR) times the panels [panel, panel + NP).
+// Rows [r, r + MR) times the panels [panel, panel + NP). Branches stand outside of the loops over
+// the tile, so that its accumulators never leave their registers.
 template <class T, int MR, int NP>
 void linear_tile(const LinearRows<T>& l, int64_t r, int64_t panel) {
-    typename Lanes<T>::Vec acc[MR][2 * NP];
+    constexpr int lanes = kLanes<T>, nv = 2 * NP;
+    using V = typename Lanes<T>::Vec;
+    V acc[MR][nv];
     const T* a[MR];
     const int64_t column = panel * kPanel<T>, panel_size = l.depth * kPanel<T>;
-    for (int i = 0; i < MR; ++i) {
-        a[i] = l.a[r + i];
-        load_start<T, 2 * NP>(acc[i], l, r + i, column);
+    const int64_t left = l.cols - column;
+    const bool full = left >= nv * lanes;
+    const auto fill = [&](auto start) {
+        each<MR>([&](int i) { each<nv>([&](int v) { acc[i][v] = start(i, v); }); });
+    };
+    each<MR>([&](int i) { a[i] = l.a[r + i]; });
+    if (l.start_width == 0) {
+        fill([](int, int) { return V{}; });
+    } else if (l.start_width == 1 && l.cols != 1) {
+        fill([&](int i, int) { return splat(*l.start[r + i]); });
+    } else if (full) {
+        fill([&](int i, int v) { return load(l.start[r + i] + column + v * lanes); });
+    } else {
+        fill([&](int i, int v) {
+            return load_part(l.start[r + i] + column + v * lanes, left - v * lanes);
+        });
     }
     multiply<T, MR, NP>(acc, a, 1, l.packed + panel * panel_size, panel_size, l.depth);
-    for (int i = 0; i < MR; ++i) store_result<T, 2 * NP>(acc[i], l, r + i, column);
+    each<MR>([&](int i) {
+        each<nv>([&](int v) {
+            T* out = l.out[r + i] + column + v * lanes;
+            if (full)
+                store(out, acc[i][v]);
+            else
+                store_part(out, acc[i][v], left - v * lanes);
+        });
+    });
 }
 
 // All panels for `rows` rows in tiles of MR and MR - 1 rows: the even split (16 = 6 + 5 + 5).
@@ -173,14 +185,29 @@ template <class T>
 void pack(const T* m, int64_t stride_row, int64_t stride_col, int64_t rows, int64_t cols,
           int64_t first, int64_t last, T* out) {
     constexpr int width = kPanel<T>;
+    constexpr int64_t block = 32;  // rows of a transposed matrix whose lines stay in cache
     for (int64_t panel = first; panel < last; ++panel) {
         const int64_t column = panel * width;
         const int64_t n = std::min<int64_t>(width, cols - column);
         const T* from = m + column * stride_col;
         T* to = out + panel * rows * width;
-        for (int64_t k = 0; k < rows; ++k, to += width, from += stride_row) {
-            for (int64_t j = 0; j < n; ++j) to[j] = from[j * stride_col];
-            for (int64_t j = n; j < width; ++j) to[j] = 0;
+        if (n < width) std::fill_n(to, rows * width, T(0));
+        if (stride_col == 1 && n == width) {
+            for (int64_t k = 0; k < rows; ++k) {
+                for (int v = 0; v < 2; ++v) {
+                    store(to + k * width + v * kLanes<T>,
+                          load(from + k * stride_row + v * kLanes<T>));
+                }
+            }
+            continue;
+        }
+        for (int64_t top = 0; top < rows; top += block) {
+            const int64_t end = std::min(top + block, rows);
+            for (int64_t j = 0; j < n; ++j) {
+                for (int64_t k = top; k < end; ++k) {
+                    to[k * width + j] = from[k * stride_row + j * stride_col];
+                }
+            }
         }
     }
 }
@@ -244,17 +271,17 @@ inline void outer_tile(const T* left, const T* right, int64_t rows, T* acc, int6
     using V = typename Lanes<T>::Vec;
     V sum[MR][2];
     const T* a[MR];
-    for (int i = 0; i < MR; ++i) {
+    each<MR>([&](int i) {
         a[i] = left + i;
         sum[i][0] = sum[i][1] = V{};
-    }
+    });
     multiply<T, MR, 1>(sum, a, MR, right, 0, rows);
-    for (int i = 0; i < MR; ++i) {
-        for (int v = 0; v < 2; ++v) {
+    each<MR>([&](int i) {
+        each<2>([&](int v) {
             T* at = acc + i * acc_stride + v * kLanes<T>;
             store(at, load(at) + sum[i][v]);
-        }
-    }
+        });
+    });
 }
 
 template <class T, int MR = kTileRows>

@@ -154,7 +154,7 @@ void map_rows_as(const Step& step, RowMaps index, int64_t rows) {
     }
     for (int64_t r = 0; r < rows; ++r) {
         const T* a[arity];
-        V one[arity];
+        V one[arity] = {};
         for (int k = 0; k < arity; ++k) {
             a[k] = args[k][r];
             if (repeats && single[k]) one[k] = splat(*a[k]);
