@@ -155,10 +155,15 @@ def _max(graph: Graph, y: int, grad: int) -> Grads:
     return (graph.op("mul", graph.expand(shared, *node.dims), wins),)
 
 
+def _spread(graph: Graph, arg: int, outer: int, n: int, inner: int) -> int:
+    """An operand for every column; one number for all of them is neither copied nor saved so."""
+    return arg if outer * inner == 1 else graph.expand(arg, outer, n, inner)
+
+
 def _softmax(graph: Graph, y: int, grad: int) -> Grads:
     """y (g - sum(g y))"""
     dims = graph[y].dims
-    mean = graph.expand(graph.reduce("sum", graph.op("mul", grad, y), *dims), *dims)
+    mean = _spread(graph, graph.reduce("sum", graph.op("mul", grad, y), *dims), *dims)
     return (graph.op("mul", y, graph.op("sub", grad, mean)),)
 
 
@@ -170,11 +175,11 @@ def _normalize(graph: Graph, y: int, grad: int) -> Grads:
 
     def mean(of: int) -> int:
         total = graph.reduce("sum", of, outer, n, 1)
-        return graph.expand(graph.op("mul", total, graph.const(1 / n)), outer, n, 1)
+        return _spread(graph, graph.op("mul", total, graph.const(1 / n)), outer, n, 1)
 
     centred = graph.op("sub", grad, mean(grad))
     pulled = graph.op("mul", y, mean(graph.op("mul", grad, y)))
-    return graph.op("mul", graph.expand(r, outer, n, 1), graph.op("sub", centred, pulled)), None
+    return graph.op("mul", _spread(graph, r, outer, n, 1), graph.op("sub", centred, pulled)), None
 
 
 def _scatter_back(graph: Graph, y: int, grad: int) -> Grads:
