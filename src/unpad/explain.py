@@ -114,7 +114,7 @@ def _drawn(name: str, compiled: Compiled, x: Tensor) -> Explanation:
         lines.append(direction)
         for title, instructions in _parts(scheduled.program):
             count = sum(_multiply_adds(i, scheduled.program) for i in instructions)
-            key = f"{direction} {title.split()[0]}"
+            key = f"{direction} {title.split()[0].rstrip(':')}"
             counts[key] = counts.get(key, 0) + count
             lines.append(f"  {title}" + (f": {count:,} multiply-adds a token" if count else ""))
             lines += [f"    {names.instruction(i)}" for i in instructions]
