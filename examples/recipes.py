@@ -22,8 +22,8 @@ FILES: dict[str, tuple[str, str | None, str]] = {
 OPTIONS: dict[str, list[str]] = {
     "japanese_vowels": [],
     "plaid": ["--epochs", "40"],
-    "snips": ["--epochs", "8", "--dropout", "0.5", "--min-count", "2"],
-    "names": ["--epochs", "15", "--batch-sequences", "128"],
+    "snips": ["--epochs", "5", "--min-count", "2"],
+    "names": ["--epochs", "12", "--batch-sequences", "128"],
 }
 
 

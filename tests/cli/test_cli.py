@@ -201,11 +201,11 @@ def wait_for_epochs(run: Path, count: int) -> None:
 def test_a_run_killed_at_any_moment_resumes_to_the_same_weights(
     data: Path, how: signal.Signals, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    common = ["train", "classify", data, "--epochs", 60, "--batch-tokens", 64, "--hidden", 6]
+    common = ["train", "classify", data, "--epochs", 12, "--batch-tokens", 64, "--hidden", 6]
     common += ["--patience", 0]
     run = data.parent / "killed"
     process = start(*common, "--out", run)
-    wait_for_epochs(run, 3)
+    wait_for_epochs(run, 2)
     process.send_signal(how)
     _, err = process.communicate(timeout=60)
     assert process.returncode == (130 if how == signal.SIGINT else -signal.SIGKILL)
