@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 
 from unpad.compiler.aten import low_mul, rule
-from unpad.compiler.aten_features import cat, narrow, permute, reduce, root, row_linear, squeeze
+from unpad.compiler.aten_features import cat, narrow, permute, squeeze
+from unpad.compiler.aten_products import row_linear
+from unpad.compiler.aten_reduce import reduce, root
 from unpad.compiler.lower import Dim, Lowering, Row, Shared, features
 
 _LONGEST_CHAIN = 64
@@ -243,3 +245,30 @@ def _addmv(
 ) -> Row:
     product = low_mul(low, Lowering.rules["mv"](low, matrix, vector), alpha)
     return low.elementwise("add", product, low_mul(low, a, beta))
+
+
+@rule("native_batch_norm", "_native_batch_norm_legit", "cudnn_batch_norm", "_batch_norm_impl_index")
+def _batch_norm(
+    low: Lowering, a: Row, weight: Any, bias: Any, mean: Any, var: Any, *rest: Any
+) -> Any:
+    """With running statistics alone, as in eval mode; a batch's own are refused in the trace."""
+    training, _, eps = rest
+    if training or mean is None or var is None or not a.dims[0].rows:
+        raise low.refuse("mixes rows: batch norm takes its statistics over the batch")
+
+    def lifted(value: Any) -> Any:
+        shape = (value.shape[0],) + (1,) * (len(a.dims) - 2)
+        return low.once_op(torch.reshape, value, shape, shape)
+
+    std = low.once_op(_std_of, var, var.shape, eps)
+    centred = low.elementwise("sub", a, lifted(mean))
+    normal = low.elementwise("div", centred, lifted(std))
+    if weight is not None:
+        normal = low.elementwise("mul", normal, lifted(weight))
+    if bias is not None:
+        normal = low.elementwise("add", normal, lifted(bias))
+    return [normal, None, None]
+
+
+def _std_of(var: torch.Tensor, eps: float) -> torch.Tensor:
+    return torch.sqrt(var + eps)

@@ -245,6 +245,10 @@ class Compiled:
         """The captured tensors as they are now; None for one whose place is gone."""
         return [leaf.get() for leaf in self.leaves]
 
+    def held_tensors(self) -> list[Tensor]:
+        """The captured tensors right after the trace, when every place is there."""
+        return [t for t in self.leaf_tensors() if t is not None]
+
     def fits(self, tensors: list[Tensor | None]) -> TypeGuard[list[Tensor]]:
         """Whether the captured tensors still have the shapes and dtypes that were traced."""
         pairs = zip(tensors, self.leaf_shapes, strict=True)

@@ -211,9 +211,9 @@ def _overlap(a: Tensor, b: Tensor) -> bool:
 
 
 def _places(tensor: Tensor) -> set[int]:
-    places = {tensor.storage_offset()}
+    places = {int(tensor.storage_offset())}
     for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
-        places = {place + i * stride for place in places for i in range(size)}
+        places = {place + i * int(stride) for place in places for i in range(size)}
     return places
 
 

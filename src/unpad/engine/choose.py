@@ -274,14 +274,17 @@ def _compiled(cell: nn.Module, x: Tensor, state: Nest) -> tuple[Compiled | Refus
     known = _programs.setdefault(cell, {})
     key = _key(cell, x, state)
     compiled = known.get(key) or known.get(_RESTLESS)
-    tensors = compiled.leaf_tensors() if isinstance(compiled, Compiled) else []
-    if compiled is None or (isinstance(compiled, Compiled) and not compiled.fits(tensors)):
-        key, compiled = _compile(cell, x, state, key)
-        while len(known) >= _MOST_MODES:
-            known.pop(next(iter(known)))
-        known[key] = compiled
-        tensors = compiled.leaf_tensors() if isinstance(compiled, Compiled) else []
-    return compiled, tensors
+    if isinstance(compiled, Refused):
+        return compiled, []
+    if compiled is not None:
+        tensors = compiled.leaf_tensors()
+        if compiled.fits(tensors):
+            return compiled, tensors
+    key, compiled = _compile(cell, x, state, key)
+    while len(known) >= _MOST_MODES:
+        known.pop(next(iter(known)))
+    known[key] = compiled
+    return compiled, [] if isinstance(compiled, Refused) else compiled.held_tensors()
 
 
 # A cell whose attributes change at every call (a counter, say) has one entry, under this key.

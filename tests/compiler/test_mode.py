@@ -1,0 +1,199 @@
+"""When a cell is traced again, and when never."""
+
+from __future__ import annotations
+
+import gc
+import random
+import weakref
+
+import pytest
+import torch
+from torch import nn
+
+import oracle
+import unpad
+from compiler.test_trace import Own, Sorts, assert_current, run_float32
+from unpad import Cell
+from unpad.compiler.build import compile_cell
+from unpad.compiler.trace import Refused
+from unpad.engine import choose
+
+
+class Chosen(Own):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale, self.rates, self.options = 1.0, (0.5, 0.25), {"shift": 0.0}
+        self.function, self.activation = torch.tanh, nn.Tanh()
+
+    def forward(self, x, h):
+        h = self.function(self.map(h) * self.scale + x * self.rates[0]) + self.options["shift"]
+        return self.activation(h), h
+
+
+def python_changes():
+    def scale(cell):
+        cell.scale = 2.0
+
+    def rates(cell):
+        cell.rates = (0.1, 0.25)
+
+    def options(cell):
+        cell.options["shift"] = 0.25
+
+    def function(cell):
+        cell.function = torch.sigmoid
+
+    def anonymous(cell):
+        cell.function = lambda v: torch.sin(2 * v)
+
+    def activation(cell):
+        cell.activation = nn.Sigmoid()
+
+    def module(cell):
+        cell.map = nn.Linear(3, 3).double()
+
+    return [scale, rates, options, function, anonymous, activation, module]
+
+
+@pytest.mark.parametrize("change", python_changes(), ids=lambda f: f.__name__)
+def test_a_changed_python_value_or_module_is_traced_again(change) -> None:
+    cell = Chosen().double()
+    assert_current(cell)
+    before = unpad.trace_count()
+    change(cell)
+    assert_current(cell)
+    assert unpad.trace_count() == before + 1
+    assert_current(cell)
+    assert unpad.trace_count() == before + 1
+
+
+def test_functions_that_follow_each_other_are_told_apart() -> None:
+    """Each is gone before the next is made, so that Python gives it the same id."""
+    cell = Chosen().double()
+    for number in range(4):
+        cell.function = None
+        cell.function = eval(f"lambda v: torch.tanh(v) * {number}", {"torch": torch})
+        assert_current(cell)
+
+
+def test_train_and_eval_are_two_modes_each_traced_once() -> None:
+    cell = unpad.nn.Zoneout(unpad.nn.LSTMCell(3, 4), 0.5)
+    before = unpad.trace_count()
+    for _ in range(3):
+        run_float32(cell.train())
+        run_float32(cell.eval())
+    assert unpad.trace_count() == before + 2
+    cell.rates = (1.0, 1.0)
+    x, offsets, state = oracle.batch(cell, [2, 3], dtype=torch.float32)
+    output, _, _ = choose.run(cell, x, offsets, state)
+    oracle.assert_close(output, state[0].repeat_interleave(offsets.diff(), 0), 1e-7)
+
+
+def test_a_cache_made_at_the_first_call_is_no_obstacle() -> None:
+    class Caches(Own):
+        cache = None
+
+        def mapped(self, h):
+            if self.cache is None:
+                self.cache = torch.eye(3, dtype=h.dtype) * 2
+            return self.map(h @ self.cache)
+
+    cell = Caches().double()
+    assert_current(cell)
+    before = unpad.trace_count()
+    assert_current(cell)
+    assert unpad.trace_count() == before
+
+
+def test_an_annealed_attribute_does_not_fill_the_memory() -> None:
+    cell = Chosen()
+    for step in range(100):
+        cell.scale = 1 + step / 100
+        run_float32(cell)
+    assert len(choose._programs[cell]) <= choose._MOST_MODES
+
+
+def test_lengths_batch_sizes_and_order_never_trace_again() -> None:
+    cell = unpad.nn.LayerNormLSTMCell(3, 4)
+    for needs_gradient in (True, False):
+        x, offsets, state = oracle.batch(cell, [2], dtype=torch.float32)
+        choose.run(cell, x.requires_grad_(needs_gradient), offsets, state)
+    before = unpad.trace_count()
+    for number in range(200):
+        lengths = [random.randrange(6) for _ in range(random.randrange(7))]
+        x, offsets, state = oracle.batch(cell, lengths, dtype=torch.float32, seed=number)
+        output, _, _ = choose.run(cell, x.requires_grad_(), offsets, state, reverse=number % 2 == 0)
+        output.sum().backward()
+    assert unpad.trace_count() == before
+
+
+def test_no_copy_of_a_cell_is_kept_alive() -> None:
+    def made():
+        cell = Chosen()
+        cell.function = lambda v: torch.tanh(cell.activation(v))  # a cycle through the cell
+        run_float32(cell)
+        return weakref.ref(cell)
+
+    gone = made()
+    gc.collect()
+    assert gone() is None
+
+
+def test_a_trace_leaves_generator_and_parameters_as_they_were() -> None:
+    cell = unpad.nn.Dropout(unpad.nn.LSTMCell(3, 4), state=0.5).double()
+    x, _, state = oracle.batch(cell, [2])
+    torch.manual_seed(5)
+    wanted = torch.rand(3)
+    torch.manual_seed(5)
+    compile_cell(cell, x, state)
+    assert torch.equal(torch.rand(3), wanted)
+    assert all(p.grad is None for p in cell.parameters())
+
+
+def test_sizes_that_are_multiples_of_any_number_of_rows_compile() -> None:
+    """Rows are known by their number, so a size must not be taken for it."""
+
+    class Wide(Cell):
+        input_size, state_size = 13 * 17, 19 * 23
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(13 * 17, 29 * 31), nn.Linear(29 * 31, 19 * 23)
+
+        def forward(self, x, h):
+            h = torch.tanh(self.b(torch.relu(self.a(x))).view(-1, 19, 23).flatten(1) + h)
+            return h, h
+
+    cell = Wide().double()
+    x, _, state = oracle.batch(cell, [2])
+    assert compile_cell(cell, x, state).output_shape == (19 * 23,)
+
+
+def test_batch_norm_by_running_statistics_mixes_no_rows() -> None:
+    class Normalized(Own):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.BatchNorm1d(3)
+
+        def mapped(self, h):
+            return self.norm(self.map(h))
+
+    cell = Normalized().double().eval()
+    cell.norm.running_mean.normal_()
+    cell.norm.running_var.uniform_(0.5, 2)
+    assert_current(cell)
+
+
+def test_autocast_changes_neither_program_nor_numbers() -> None:
+    cell = Own()
+    x, offsets, state = oracle.batch(cell, [2, 3], dtype=torch.float32)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        inside, _, _ = choose.run(cell, x, offsets, state)
+    assert torch.equal(inside, choose.run(cell, x, offsets, state)[0])
+
+
+def test_refused_is_raised_by_the_compiler_itself() -> None:
+    cell = Sorts().double()
+    x, _, state = oracle.batch(cell, [2])
+    with pytest.raises(Refused, match=r"aten\.sort.* at test_trace\.py:\d+ is not in the table"):
+        compile_cell(cell, x, state)
