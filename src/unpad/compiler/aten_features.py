@@ -1,4 +1,4 @@
-"""How ATen's views and picks of columns lower: axes resolved, rows kept apart, the row left flat."""
+"""How ATen's views and picks of columns lower: axes resolved, rows kept apart, rows left flat."""
 
 from __future__ import annotations
 
@@ -37,6 +37,7 @@ def _before_rows(dims: Dims) -> int:
 
 
 def axis_of(dims: Dims, axis: int) -> int:
+    """The axis counted from the first."""
     return axis + len(dims) if axis < 0 else axis
 
 

@@ -1,0 +1,1 @@
+"""Engines that run programs, and the one door that chooses between them."""

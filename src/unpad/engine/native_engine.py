@@ -62,7 +62,12 @@ def tier() -> str:
 
 
 def trim() -> int:
-    """Give the memory that the engine keeps between calls back to the system; return its bytes."""
+    """Give the memory that the engine keeps between calls back to the system; return its bytes.
+
+    >>> import unpad
+    >>> unpad.trim() >= 0
+    True
+    """
     return _native.trim() if available() else 0
 
 
