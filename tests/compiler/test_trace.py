@@ -374,6 +374,27 @@ def test_a_closure_is_read_with_gradients() -> None:
     assert unpad.trace_count() == before
 
 
+GLOBAL_SCALE = torch.tensor(1.0, dtype=torch.float64)
+
+
+def test_a_rebound_variable_is_seen_without_another_trace() -> None:
+    """A closure's variable and a global: the name is read anew, not the tensor that it once had."""
+    shift = torch.zeros(3, dtype=torch.float64)
+
+    class Shifts(Own):
+        def forward(self, x, h):
+            h = torch.tanh(self.map(h) * GLOBAL_SCALE + x + shift)
+            return h, h
+
+    cell = Shifts().double()
+    assert_current(cell)
+    before = unpad.trace_count()
+    shift = torch.ones(3, dtype=torch.float64)
+    globals()["GLOBAL_SCALE"] = torch.tensor(-2.0, dtype=torch.float64)
+    assert_current(cell)
+    assert unpad.trace_count() == before
+
+
 class Halved(nn.Module):
     def forward(self, weight):
         return 0.5 * weight

@@ -121,10 +121,8 @@ class Programs:
             grad_x = graph.fill(0.0, step.x_width) if adjoint.x is None else adjoint.x
             writes.append((grad_x, streams.grad_x))
         matrices = len(step.matrices)
-        sums = [
-            (s.index, s.grad, s.left) if s.index in step.flipped else (s.index, s.left, s.grad)
-            for s in adjoint.matrix_sums
-        ]
+        found = [s.flipped() if s.index in step.flipped else s for s in adjoint.matrix_sums]
+        sums = [(s.index, s.left, s.grad) for s in found]
         sums += [(matrices + s.index, None, s.grad) for s in adjoint.shared_sums]
         accumulated = tuple(sorted({index for index, _, _ in sums}))
         shapes = self.compiled.accumulators()

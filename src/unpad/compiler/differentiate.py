@@ -39,6 +39,10 @@ class Sum:
     left: int | None
     grad: int
 
+    def flipped(self) -> Sum:
+        """The sum of a matrix that is stored transposed: grad outside, left inside."""
+        return self if self.left is None else Sum(self.index, self.grad, self.left)
+
 
 @dataclass
 class Adjoint:

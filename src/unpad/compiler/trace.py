@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import CellType
 from typing import Any
 
 import torch
@@ -282,21 +283,26 @@ def _kept(cell: nn.Module, recorder: _Recorder) -> Iterator[tuple[str, Ref]]:
 
 @dataclass(frozen=True)
 class Leaf:
-    """A captured tensor: the attribute that holds it, or the tensor itself (a closure's).
+    """A captured tensor: what holds it, or the tensor itself.
 
-    ``keys`` lead to it where the attribute is a list, a tuple or a dict.
+    ``holder`` is a module with the attribute, the globals of a forward function with the name, or
+    the variable that it closes over; ``keys`` lead on where that is a list, a tuple or a dict.
     """
 
-    module: weakref.ref[nn.Module] | None
+    holder: weakref.ref[nn.Module] | dict[str, Any] | CellType | None
     attribute: str
     tensor: Tensor | None
     keys: tuple[Any, ...] = ()
 
     def get(self) -> Tensor | None:
         """The tensor as it is now; None where its place is gone."""
-        if self.module is None:
-            return self.tensor
-        held: Any = getattr(self.module(), self.attribute, None)
+        held: Any = self.tensor
+        if isinstance(self.holder, weakref.ref):
+            held = getattr(self.holder(), self.attribute, None)
+        elif isinstance(self.holder, dict):
+            held = self.holder.get(self.attribute)
+        elif self.holder is not None:
+            held = self.holder.cell_contents
         try:
             for key in self.keys:
                 held = held[key]
@@ -349,7 +355,21 @@ def find_leaves(cell: nn.Module, tensors: list[Tensor]) -> list[Leaf]:
     for tensor in tensors:
         owner = held.get(id(tensor))
         if owner is None:
-            leaves.append(Leaf(None, "", tensor))
+            leaves.append(_variable(cell, tensor) or Leaf(None, "", tensor))
         else:
             leaves.append(Leaf(weakref.ref(owner[0]), owner[1], None, owner[2]))
     return leaves
+
+
+def _variable(cell: nn.Module, tensor: Tensor) -> Leaf | None:
+    """The global or closed-over variable of a forward function that holds a tensor."""
+    functions: list[Any] = [module.forward for module in cell.modules()]
+    for function in (getattr(f, "__func__", f) for f in functions):
+        for variable in getattr(function, "__closure__", None) or ():
+            if variable.cell_contents is tensor:
+                return Leaf(variable, "", None)
+        code, names = getattr(function, "__code__", None), getattr(function, "__globals__", {})
+        for name in code.co_names if code is not None else ():
+            if names.get(name) is tensor:
+                return Leaf(names, name, None)
+    return None

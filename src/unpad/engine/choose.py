@@ -10,7 +10,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Generator
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -98,7 +98,7 @@ def run(
 @functools.cache
 def _outside_dynamo() -> Callable[..., tuple[Tensor, Nest, Nest]]:
     """torch.compile calls a run as it is, between two graphs of its own, and looks not inside."""
-    return torch.compiler.disable(_run)
+    return cast("Callable[..., Any]", torch.compiler.disable(_run))
 
 
 def _run(
