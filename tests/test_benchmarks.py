@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,8 @@ def test_a_benchmark_prints_a_ratio_and_errors_no_larger_than_its_peers(name: st
 
 
 @pytest.mark.slow
-def test_ten_thousand_batches_of_new_lengths_leave_one_trace_and_flat_memory() -> None:
-    done = run("memory_flat.py", "--calls", 10_000, "--threads", 1)
+def test_thousands_of_batches_of_new_lengths_leave_one_trace_and_flat_memory() -> None:
+    # The torch engine takes ten times as long for each: a tenth of the calls tells as much there.
+    calls = 10_000 if find_spec("unpad._native") else 1_000
+    done = run("memory_flat.py", "--calls", calls, "--threads", 1)
     assert done.returncode == 0, done.stdout + done.stderr
