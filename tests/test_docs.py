@@ -66,7 +66,7 @@ def test_a_written_page_is_what_its_command_writes(command: str) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=600,
     )
     assert done.returncode == 0, done.stdout + done.stderr
 

@@ -171,7 +171,7 @@ def without_extras(code: str) -> subprocess.CompletedProcess[str]:
     )
     quiet = ["-W", "error", "-W", f"ignore:{SLOWER}:RuntimeWarning"]
     command = [sys.executable, *quiet, "-c", hide + code]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
 
 
 def test_the_core_trains_with_torch_and_numpy_alone() -> None:
