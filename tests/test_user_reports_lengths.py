@@ -310,7 +310,8 @@ def test_22_lengths_clamped_to_1_fed_a_pad_into_the_model() -> None:
     _, clamped = layer(x, lengths=[1, 3])
     assert empty[0, 0].tolist() == [0] * 4
     assert not torch.equal(empty[0, 0], clamped[0, 0])
-    assert torch.equal(empty[0, 1], clamped[0, 1])
+    # To the bit on the native engine (test_bitwise); torch's products differ with the batch.
+    assert_close(empty[0, 1], clamped[0, 1], 1e-6)
 
 
 def test_23_windows_without_an_observation_could_not_be_packed() -> None:
