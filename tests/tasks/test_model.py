@@ -82,6 +82,24 @@ def test_unknown_tokens_are_drawn_in_training_alone() -> None:
     assert model.embedding.weight.grad[0].abs().sum() > 0
 
 
+@pytest.mark.parametrize("rate", [0.0, 0.3])
+def test_word_dropout_hides_its_share_of_the_tokens_in_training_alone(rate: float) -> None:
+    settings = ModelSettings(hidden_size=4, dropout=0.0, word_dropout=rate)
+    model = SequenceModel(settings, 9, 3, text=True)
+    read: list[Tensor] = []
+    assert model.embedding is not None
+    model.embedding.register_forward_pre_hook(lambda _, inputs: read.append(inputs[0]))
+    ids = Ragged.from_list([torch.randint(1, 9, (n,)) for n in (60, 0, 9940)])
+    model(ids)
+    hidden = read[0] == 0
+    assert torch.equal(read[0][~hidden], ids.values[~hidden])
+    # 5 standard deviations of the share of 10,000 draws
+    assert abs(float(hidden.double().mean()) - rate) <= 5 * (rate * (1 - rate) / 10_000) ** 0.5
+    model.eval()
+    model(ids)
+    assert torch.equal(read[1], ids.values)
+
+
 def test_dropout_is_off_in_evaluation_and_on_in_training() -> None:
     model = SequenceModel(ModelSettings(hidden_size=4, dropout=0.5), 3, 3, text=False)
     x = batch(3, torch.float32)

@@ -173,6 +173,7 @@ def test_data_unlike_the_training_set_are_refused_in_words(seed: int) -> None:
         (ModelSettings, "cell", "transformer"),
         (ModelSettings, "hidden_size", 0),
         (ModelSettings, "dropout", 1.0),
+        (ModelSettings, "word_dropout", 1.0),
         (ModelSettings, "frame", -1),
         (TrainingSettings, "epochs", 0),
         (TrainingSettings, "learning_rate", float("nan")),

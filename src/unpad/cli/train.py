@@ -42,6 +42,9 @@ def classify(
     min_count: Annotated[
         int, typer.Option(help="Rarer tokens of text are unknown.")
     ] = _MODEL.min_count,
+    word_dropout: Annotated[
+        float, typer.Option(help="Share of tokens of text hidden in training.")
+    ] = _MODEL.word_dropout,
     frame: Annotated[
         int, typer.Option(help="Steps joined into one (0: long series of one feature).")
     ] = _MODEL.frame,
@@ -74,7 +77,7 @@ def classify(
     model = ModelSettings(
         cell=cell, hidden_size=hidden, layers=layers, bidirectional=bidirectional, dropout=dropout,
         embedding_size=embedding, tokens=tokens, lowercase=lowercase, min_count=min_count,
-        frame=frame, per_series=per_series,
+        word_dropout=word_dropout, frame=frame, per_series=per_series,
     )  # fmt: skip
     training = TrainingSettings(
         epochs=epochs, batch_tokens=batch_tokens, batch_sequences=batch_sequences,

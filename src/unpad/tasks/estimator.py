@@ -65,6 +65,7 @@ class SequenceClassifier(*dict.fromkeys((_Mixin, _Base))):
         tokens: str = _MODEL.tokens,
         lowercase: bool = _MODEL.lowercase,
         min_count: int = _MODEL.min_count,
+        word_dropout: float = _MODEL.word_dropout,
         frame: int = _MODEL.frame,
         per_series: bool | None = _MODEL.per_series,
         epochs: int = _TRAINING.epochs,
@@ -88,6 +89,7 @@ class SequenceClassifier(*dict.fromkeys((_Mixin, _Base))):
         self.tokens = tokens
         self.lowercase = lowercase
         self.min_count = min_count
+        self.word_dropout = word_dropout
         self.frame = frame
         self.per_series = per_series
         self.epochs = epochs

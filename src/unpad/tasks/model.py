@@ -10,9 +10,6 @@ from unpad.ragged import Ragged
 from unpad.tasks.encoder import Encoder
 from unpad.tasks.settings import ModelSettings
 
-UNKNOWN_RATE = 0.02
-"""Share of training tokens that are read as ``<unk>``, so that unknown words mean something."""
-
 
 class SequenceModel(nn.Module):
     """Logits [B, classes] of a ragged batch of features [T, F] or of ids [T].
@@ -25,7 +22,7 @@ class SequenceModel(nn.Module):
     def __init__(self, settings: ModelSettings, input_size: int, classes: int, *, text: bool):
         super().__init__()
         self.embedding = nn.Embedding(input_size, settings.embedding_size) if text else None
-        self.dropout = settings.dropout
+        self.dropout, self.word_dropout = settings.dropout, settings.word_dropout
         self.encoder = Encoder(
             settings.cell,
             settings.embedding_size if text else input_size,
@@ -47,6 +44,6 @@ class SequenceModel(nn.Module):
             return x
         ids = x.values
         if self.training:
-            ids = ids.masked_fill(torch.rand(ids.shape, device=ids.device) < UNKNOWN_RATE, 0)
+            ids = ids.masked_fill(torch.rand(ids.shape, device=ids.device) < self.word_dropout, 0)
         embedded = F.dropout(self.embedding(ids), self.dropout, self.training)
         return x.with_values(embedded)

@@ -19,7 +19,9 @@ class ModelSettings:
     ``frame`` puts that many steps of a series into one (0: chosen by `Preparation`: long series of
     one feature are framed); ``per_series`` takes each series by its own mean and scale (None: where
     the scales differ widely). Both concern numbers only; ``embedding_size``, ``tokens``,
-    ``lowercase`` and ``min_count`` (rarer tokens are ``<unk>``) concern text only.
+    ``lowercase``, ``min_count`` (rarer tokens are ``<unk>``) and ``word_dropout`` (the share of
+    tokens that training reads as ``<unk>``, after Dai & Le 2015 and Iyyer et al. 2015) concern text
+    only.
     """
 
     cell: str = "lstm"
@@ -31,6 +33,7 @@ class ModelSettings:
     tokens: str = "auto"
     lowercase: bool = False
     min_count: int = 1
+    word_dropout: float = 0.02
     frame: int = 0
     per_series: bool | None = None
 
@@ -40,7 +43,8 @@ class ModelSettings:
         for name in ("hidden_size", "layers", "embedding_size", "min_count"):
             _integer(name, getattr(self, name), 1)
         _integer("frame", self.frame, 0)
-        _number("dropout", self.dropout, 0.0, 1.0, below=True)
+        for name in ("dropout", "word_dropout"):
+            _number(name, getattr(self, name), 0.0, 1.0, below=True)
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> ModelSettings:
