@@ -197,3 +197,45 @@ def test_refused_is_raised_by_the_compiler_itself() -> None:
     x, _, state = oracle.batch(cell, [2])
     with pytest.raises(Refused, match=r"aten\.sort.* at test_trace\.py:\d+ is not in the table"):
         compile_cell(cell, x, state)
+
+
+GLOBAL_FACTOR = 1.0
+
+
+class Settings:
+    scale = 1.0
+
+
+def test_values_from_outside_and_hooks_are_never_stale() -> None:
+    class Reads(Cell):
+        input_size = state_size = 3
+        factor = 1.0
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.map, self.settings = nn.Linear(3, 3), Settings()
+
+        def forward(self, x, h):
+            h = self.map(x) * GLOBAL_FACTOR * self.factor + 0.1 * h * self.settings.scale
+            return torch.tanh(h), torch.tanh(h)
+
+    cell, rows = Reads().double(), [torch.randn(4, 3).double(), torch.randn(2, 3).double()]
+
+    def check() -> None:
+        compiled = unpad.nn.Recurrent(cell)(rows)[0]
+        with unpad.engine("eager"):
+            eager = unpad.nn.Recurrent(cell)(rows)[0]
+        for mine, wanted in zip(compiled, eager, strict=True):
+            torch.testing.assert_close(mine, wanted, rtol=0, atol=1e-12)
+
+    check()
+    globals()["GLOBAL_FACTOR"] = -2.0
+    check()
+    cell.settings.scale = 3.0
+    check()
+    Reads.factor = 5.0
+    check()
+    hook = cell.map.register_forward_hook(lambda module, args, output: 2 * output)
+    check()
+    hook.remove()
+    check()

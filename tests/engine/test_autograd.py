@@ -7,6 +7,9 @@ import gc
 import io
 import pickle
 import resource
+import subprocess
+import sys
+import warnings
 
 import pytest
 import torch
@@ -493,3 +496,23 @@ def test_no_graph_is_kept_alive_by_a_run() -> None:
     gone = weakref.ref(output)
     del output
     assert gone() is None
+
+
+def test_a_cell_whose_first_call_is_inference_compiles() -> None:
+    layer = unpad.nn.LSTM(3, 4)
+    batch = unpad.Ragged.from_list([torch.randn(5, 3)])
+    with torch.inference_mode(), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        first, _ = layer(batch)
+    assert torch.equal(layer(batch)[0].values, first.values)
+
+
+def test_a_trace_does_not_import_dynamo() -> None:
+    program = (
+        "import sys, torch, unpad; unpad.nn.GRU(2, 3)([torch.randn(4, 2)]); "
+        "print('torch._dynamo' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert done.stdout.strip() == "False", done.stdout + done.stderr

@@ -163,7 +163,9 @@ def test_a_prediction_depends_on_its_sequence_alone(data: Path) -> None:
     classifier, table = Classifier.load(data.parent / "a"), read(data)
     together = classifier.probabilities(table)
     for i in (0, 7, 31):
-        assert np.array_equal(classifier.probabilities(table.take([i]))[0], together[i])
+        # The recurrent layers are alike to the bit; torch's Linear behind them may not be.
+        alone = classifier.probabilities(table.take([i]))[0]
+        np.testing.assert_allclose(alone, together[i], rtol=1e-5, atol=1e-7)
 
 
 def test_prediction_reads_no_further_than_it_must(data: Path, monkeypatch: Any) -> None:

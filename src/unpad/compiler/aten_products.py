@@ -24,13 +24,13 @@ def row_linear(low: Lowering, node: int, parts: int, weight: Shared) -> int:
 def _mm(low: Lowering, a: Any, b: Any) -> Row:
     if isinstance(a, Row) and isinstance(b, Shared):
         if not a.dims[0].rows:
-            raise low.refuse("mixes rows: it sums over them")
+            raise low.refuse("mixes rows, or sums over them")
         parts, k = a.dims[0].n, a.dims[1].n
         node = row_linear(low, low.widen(a.node, parts * k), parts, b)
         return Row(node, (a.dims[0], Dim(b.shape[1])))
     if isinstance(a, Shared) and isinstance(b, Row):
         if not b.dims[1].rows or b.dims[1].n != 1:
-            raise low.refuse("mixes rows: it sums over them")
+            raise low.refuse("mixes rows, or sums over them")
         flipped = low.once_op(torch.t, a, (a.shape[1], a.shape[0]))
         return Row(row_linear(low, b.node, 1, flipped), (Dim(a.shape[0]), b.dims[1]))
     raise low.refuse("mixes rows: both arguments depend on them")
@@ -90,7 +90,7 @@ def _head_products(low: Lowering, a: Any, b: Any) -> Row:
         flipped = low.once_op(torch.transpose, a, (a.shape[0], a.shape[2], a.shape[1]), 1, 2)
         node = _head_products(low, Row(b.node, (b.dims[0], b.dims[2], b.dims[1])), flipped).node
         return Row(node, (b.dims[0], Dim(a.shape[1]), b.dims[2]))
-    raise low.refuse("mixes rows: it sums over them")
+    raise low.refuse("mixes rows, or sums over them")
 
 
 def _weighted(low: Lowering, a: Row, b: Row) -> Row:

@@ -262,6 +262,11 @@ def compile_cell(cell: nn.Module, x: Tensor, state: nest.Nest) -> Compiled:
         Refused: the cell does something that the compiler cannot take.
     """
     _events["traces"] += 1
+    with torch.inference_mode(False):  # there, operations stay whole that a table need not know
+        return _compile(cell, x, state)
+
+
+def _compile(cell: nn.Module, x: Tensor, state: nest.Nest) -> Compiled:
     failure: Exception | None = None
     for pair in _row_numbers(cell, x, state):
         traces = [_trace(cell, x, state, rows) for rows in pair]
@@ -271,6 +276,8 @@ def compile_cell(cell: nn.Module, x: Tensor, state: nest.Nest) -> Compiled:
         except Refused as refused:
             failure = refused
             continue
+        if any(node.width == 0 for node in steps[0].graph.nodes):
+            raise Refused("a value of no features")
         if steps[0].graph.nodes == steps[1].graph.nodes and steps[0].states == steps[1].states:
             return _compiled(cell, x, state, traces[0], lowered[0], steps[0])
         failure = Refused("the cell's computation depends on the number of rows")

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from unpad.compiler.step import Graph, Node, Noise, Step
-from unpad.compiler.trace import LeafRef, Record, Ref, Refused, Trace
+from unpad.compiler.trace import LeafRef, MixesRows, Record, Ref, Refused, Trace
 
 
 @dataclass(frozen=True)
@@ -110,6 +110,9 @@ def once_refs(args: Any) -> list[OnceRef]:
     return [r for a in items for r in once_refs(a)] if isinstance(args, (tuple, list, dict)) else []
 
 
+_OVER_THE_BATCH = ("mixes rows: it", "mixes rows: batch norm")
+
+
 def features(dims: Dims) -> tuple[int, ...]:
     """Sizes of the row that these dims describe."""
     return tuple(d.n for d in dims)
@@ -147,7 +150,10 @@ class Lowering:
             op = "x" if number == 0 else "state"
             node = self.graph.leaf(op, widths[-1], max(number - 1, 0))
             self.values[number] = Row(node, dims, self.kind(self.trace.dtypes[number]))
-        for record in self.trace.records:
+        for ref in (self.trace.output, *self.trace.states):
+            if isinstance(ref, Ref) and self.trace.shapes[ref.number][:1] != (self.trace.rows,):
+                raise Refused("what the cell returns has not the rows as its first axis")
+        for record in self.needed():
             self.record = record
             self.graph.source = record.where
             self.lower(record)
@@ -173,6 +179,17 @@ class Lowering:
             matrices=self.matrix_shapes,
             shared_widths=[],
         )
+
+    def needed(self) -> list[Record]:
+        """The operations that the results depend on; others, such as a check, may be anything."""
+        wanted = {r.number for r in (self.trace.output, *self.trace.states) if isinstance(r, Ref)}
+        kept: list[Record] = []
+        for record in reversed(self.trace.records):
+            if any(result.number in wanted for result in record.results):
+                kept.append(record)
+                args = pytree.tree_leaves((record.args, record.kwargs))
+                wanted |= {arg.number for arg in args if isinstance(arg, Ref)}
+        return kept[::-1]
 
     def lower(self, record: Record) -> None:
         """One traced operation."""
@@ -315,7 +332,8 @@ class Lowering:
     def refuse(self, reason: str) -> Refused:
         """Why this operation cannot be taken, with its source line."""
         assert self.record is not None
-        return Refused(f"{self.record.func} at {self.record.where} {reason}")
+        kind = MixesRows if reason.startswith(_OVER_THE_BATCH) else Refused
+        return kind(f"{self.record.func} at {self.record.where} {reason}")
 
     # -- values ----------------------------------------------------------------------------------
 

@@ -7,12 +7,13 @@ Tensors are no part of it: they are read anew at every run.
 
 from __future__ import annotations
 
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any, cast
 
 from torch import Tensor, nn
 
 _OWN = frozenset(vars(nn.Module())) - {"training"}
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _PLAIN = (bool, int, float, str, type(None))
 
 
@@ -25,7 +26,10 @@ def mode(cell: nn.Module) -> tuple[Any, ...]:
     >>> mode(cell) == before
     False
     """
-    return tuple((id(module), type(module), *_values(module)) for module in cell.modules())
+    return tuple(
+        (id(module), type(module), *_values(module), *_hooks(module), *_read(module))
+        for module in cell.modules()
+    )
 
 
 def changed(before: tuple[Any, ...], after: tuple[Any, ...]) -> list[str]:
@@ -39,6 +43,29 @@ def changed(before: tuple[Any, ...], after: tuple[Any, ...]) -> list[str]:
     """
     pairs = zip(before, after, strict=False)
     return sorted({name for a, b in pairs for name, _ in set(a[2:]) ^ set(b[2:])})
+
+
+def _hooks(module: nn.Module) -> list[tuple[str, Any]]:
+    """Hooks that run within a step: added or removed, they are traced anew."""
+    held: list[dict[int, Any]] = [vars(module)[name] for name in _HOOKS]
+    return [("hooks", tuple(id(hook) for hook in hooks.values())) for hooks in held if hooks]
+
+
+def _read(module: nn.Module) -> list[tuple[str, Any]]:
+    """Plain values that a user's forward reads from its globals, its closure and its class."""
+    kind = type(module)
+    if kind.__module__.startswith(("unpad.", "torch.")):
+        return []
+    found = [(name, value) for name, value in vars(kind).items() if isinstance(value, _PLAIN)]
+    forward: Any = getattr(module.forward, "__func__", module.forward)
+    found.append(("forward", id(forward)))
+    code, outside = getattr(forward, "__code__", None), getattr(forward, "__globals__", {})
+    for name in code.co_names if code is not None else ():
+        value = outside.get(name)
+        if value is not None and not isinstance(value, (type, ModuleType, FunctionType)):
+            found.append((name, _frozen(value)))
+    closed = [variable.cell_contents for variable in getattr(forward, "__closure__", None) or ()]
+    return found + [("closure", value) for value in closed if isinstance(value, _PLAIN)]
 
 
 def _values(module: nn.Module) -> list[tuple[str, Any]]:
@@ -64,7 +91,11 @@ def _frozen(value: Any) -> Any:
         return _code(value)
     if isinstance(value, Tensor):
         return Tensor
-    return type(value), id(value)
+    if isinstance(value, (set, frozenset)):
+        return frozenset(_frozen(item) for item in cast("set[Any]", value))
+    fields = getattr(value, "__dict__", {}) if not isinstance(value, (nn.Module, type)) else {}
+    plain = tuple((k, v) for k, v in dict(fields).items() if isinstance(v, _PLAIN))
+    return type(value), id(value), plain
 
 
 def _code(function: FunctionType) -> tuple[CodeType, Any, Any]:

@@ -48,6 +48,10 @@ class Refused(Exception):  # noqa: N818  (an answer, not a fault: the eager engi
     """The compiler cannot take this cell; the text names the operation, the line and the reason."""
 
 
+class MixesRows(Refused):
+    """A row's result would depend on the rows beside it, and so on who else is in the batch."""
+
+
 @dataclass(frozen=True)
 class Ref:
     """A tensor of the trace, by number: inputs first, then the operations' results."""
@@ -119,6 +123,11 @@ class _Recorder(TorchDispatchMode):
     def __post_init__(self) -> None:
         super().__init__()
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """False: torch need not wrap this class, which would import Dynamo; `choose.run` does."""
+        return False
+
     def name(self, tensor: Tensor) -> Ref:
         ref = self.known[id(tensor)] = Ref(len(self.shapes))
         self.shapes[ref.number], self.dtypes[ref.number] = tuple(tensor.shape), tensor.dtype
@@ -151,7 +160,7 @@ class _Recorder(TorchDispatchMode):
             raise Refused(f"{name} at {where}: the cell reads a tensor's value back into Python")
         refs, ref_kwargs = pytree.tree_map(self.ref, (args, kwargs))
         if "batch_norm" in name and any(flag is True for flag in args):
-            raise Refused(f"{func} at {where} mixes rows: its statistics are the batch's")
+            raise MixesRows(f"{func} at {where} mixes rows: its statistics are the batch's")
         if func._schema.is_mutable:
             self._check_mutation(func, args, where)
         out = func(*args, **kwargs)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import math
 import os
 import warnings
 import weakref
 from collections.abc import Callable, Generator
 from contextvars import ContextVar
+from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -20,7 +22,7 @@ from unpad.compiler import mode
 from unpad.compiler.build import Compiled, compile_cell
 from unpad.compiler.schedule import Scheduled
 from unpad.compiler.step import Noise
-from unpad.compiler.trace import Refused, without_autocast
+from unpad.compiler.trace import MixesRows, Refused, without_autocast
 from unpad.engine import autograd, eager, native_engine, torch_engine
 from unpad.errors import ArgumentError
 from unpad.nest import Nest, leaves, rebuild
@@ -306,6 +308,13 @@ def _compile(cell: nn.Module, x: Tensor, state: Nest, key: Any) -> tuple[Any, Co
             key = _RESTLESS
             raise Refused(f"every call of forward changes the cell's own attributes: {names}")
         return key, compiled
+    except MixesRows as refused:
+        raise ArgumentError(
+            "cell",
+            f"{type(cell).__name__}: {refused}",
+            "a cell whose rows do not depend on each other: sequences end at different steps",
+            'normalise over features (LayerNorm); or run it as it is: with unpad.engine("eager")',
+        ) from None
     except Refused as refused:
         text = f"{type(cell).__name__} runs in the eager loop, step by step: {refused}"
         _warn_once(text, UncompiledCellWarning)
@@ -314,8 +323,17 @@ def _compile(cell: nn.Module, x: Tensor, state: Nest, key: Any) -> tuple[Any, Co
 
 def _warn_once(text: str, category: type[Warning]) -> None:
     if text not in _warned:
-        warnings.warn(text, category, stacklevel=5)
+        warnings.warn(text, category, stacklevel=_level_of_the_caller())
         _warned.add(text)
+
+
+def _level_of_the_caller() -> int:
+    """How far up the stack the first frame stands that is neither ours nor torch's."""
+    ours = (str(Path(__file__).parents[1]), str(Path(torch.__file__).parent))
+    frame, level = inspect.currentframe(), 0
+    while frame is not None and frame.f_code.co_filename.startswith(ours):
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 def _key(cell: nn.Module, x: Tensor, state: Nest) -> tuple[Any, ...]:
