@@ -168,6 +168,20 @@ def test_a_prediction_depends_on_its_sequence_alone(data: Path) -> None:
         np.testing.assert_allclose(alone, together[i], rtol=1e-5, atol=1e-7)
 
 
+def test_no_label_with_a_sequence_to_spare_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "two.jsonl"
+    path.write_text('{"x": [1, 2], "label": "a"}\n{"x": [3], "label": "b"}\n')
+    with pytest.raises(ValueError, match=r"to spare for validation.*--valid-fraction 0"):
+        train_classifier(job(path, "a"))
+
+
+def test_two_columns_of_one_name_are_said(tmp_path: Path) -> None:
+    path = tmp_path / "twice.csv"
+    path.write_text("id,id,f,label\n1,1,0.5,a\n2,2,0.5,b\n")
+    with pytest.raises(ValueError, match="two columns are named 'id'"):
+        read(path)
+
+
 def test_prediction_reads_no_further_than_it_must(data: Path, monkeypatch: Any) -> None:
     train_classifier(job(data, "a", training={"epochs": 1}))
     monkeypatch.setattr("unpad.data.files.CHUNK", 10)

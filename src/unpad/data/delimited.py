@@ -72,6 +72,10 @@ def _blocks(
     tab = delimiter == "\t"
     try:
         header = names or _header(file, delimiter)
+        for name in {n for n in header if header.count(n) > 1}:
+            raise DataError(
+                path, f"two columns are named {name!r}", "give every column a name of its own"
+            )
         reader = arrow_csv.open_csv(
             file,
             read_options=arrow_csv.ReadOptions(

@@ -84,7 +84,14 @@ def _tables(job: Job) -> tuple[SequenceTable, SequenceTable | None]:
         raise DataError(
             job.data, "one sequence cannot be split", "give more, or --valid-fraction 0"
         )
-    return split_off(chosen, fraction, job.training.seed)
+    kept, valid = split_off(chosen, fraction, job.training.seed)
+    if valid is not None and not len(valid):
+        raise DataError(
+            job.data,
+            "no label has a sequence to spare for validation",
+            "give more sequences, a file with --valid, or --valid-fraction 0",
+        )
+    return kept, valid
 
 
 def _facts(job: Job, lengths: Any, valid: SequenceTable | None) -> dict[str, Any]:
