@@ -228,7 +228,9 @@ def _native_allocate(rows: int, width: int, like: Tensor) -> Tensor:
 
 
 def _torch_pass(scheduled: Scheduled, frame: torch_engine.Frame) -> None:
-    torch_engine.run_pass(scheduled.program, frame)
+    device = next(t for t in (*frame.streams, *frame.initial) if t is not None).device.type
+    with without_autocast(device):
+        torch_engine.run_pass(scheduled.program, frame)
 
 
 def _torch_allocate(rows: int, width: int, like: Tensor) -> Tensor:
