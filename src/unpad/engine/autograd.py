@@ -37,7 +37,6 @@ class Call:
     reverse: bool
     return_states: bool
     noises: list[Tensor]
-    state_dtypes: list[torch.dtype]
 
     @property
     def direction(self) -> int:

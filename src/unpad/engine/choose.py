@@ -131,7 +131,6 @@ def _run(
         reverse=reverse,
         return_states=return_states,
         noises=[_draw(noise, x, offsets) for noise in compiled.step.noises],
-        state_dtypes=[leaf.dtype for leaf in flat],
     )
     results = autograd.run(
         call,
