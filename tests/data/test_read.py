@@ -293,3 +293,52 @@ def test_taking_rows_keeps_places(rows: list[dict[str, Any]], tmp_path: Path) ->
     table = read(as_file(rows, "jsonl", tmp_path)).take([5, 1, 2])
     assert series(table) == [rows[i]["x"] for i in (5, 1, 2)]
     assert [table.place(i) for i in range(3)] == ["line 6", "line 2", "line 3"]
+
+
+@pytest.mark.parametrize("long", [False, True])
+def test_whole_numbers_in_a_parquet_float_column_are_labels_and_ids_as_in_json(
+    long: bool, tmp_path: Path
+) -> None:
+    numbers = [2.0, None, -1.0, 1e18]
+    x = [1.0, 2.0, 3.0, 4.0] if long else [[1.0], [], [2.0], [3.0]]
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"id": [5.0, 6.0, 7.0, 8.0], "x": x, "label": numbers}), path)
+    table = read(path)
+    assert table.strings("label") == ["2", None, "-1", "1000000000000000000"]
+    assert table.strings("id") == ["5", "6", "7", "8"]
+
+
+@pytest.mark.parametrize("role", ["label", "id", "split"])
+@pytest.mark.parametrize(
+    ("cell", "kind"),
+    [
+        (0.5, pa.float64()),
+        (float("nan"), pa.float32()),
+        (float("inf"), pa.float64()),
+        (0.5, pa.dictionary(pa.int8(), pa.float64())),
+        ([1], pa.list_(pa.int64())),
+        ({"a": 1}, pa.struct({"a": pa.int64()})),
+        (b"\xff", pa.binary()),
+    ],
+)
+def test_a_parquet_label_that_is_none_is_named_and_no_arrow_error_shows(
+    role: str, cell: Any, kind: pa.DataType, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.parquet"
+    cells = pa.array([*[None] * 1030, cell], kind)
+    pq.write_table(pa.table({"x": pa.array([[1.0]] * 1031), role: cells}), path)
+    message = refusal(path, Roles(sequence="x"))
+    assert message.startswith(f"row 1030, column `{role}`: {cell!r} is no label; ")
+
+
+def test_a_step_of_no_sequence_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"id": ["a", None], "u": [1.0, 2.0]}), path)
+    assert refusal(path).startswith("row 1, column `id`: the id is null")
+
+
+def test_a_token_that_is_null_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    rows = [["a"], [], ["b", "c", None]]
+    pq.write_table(pa.table({"tokens": rows, "label": ["x", "y", "x"]}), path)
+    assert refusal(path).startswith("row 2, column `tokens`: token 2 is null")

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from unpad.data.errors import DataError
+from unpad.data.labels import label_text
 from unpad.data.roles import Form, Roles, detect
 from unpad.data.table import (
     Floats,
@@ -97,7 +98,7 @@ def _table(
     places = [number for number, _ in rows]
     sequences = _sequences(kind, cells, source, places, shape)
     optional = {
-        role: [_label(row.get(column), number, column, path) for number, row in rows]
+        role: [label_text(row.get(column), path, f"line {number}", column) for number, row in rows]
         for role, column in (("label", roles.label), ("id", roles.id), ("split", roles.split))
         if column is not None
     }
@@ -211,19 +212,3 @@ def _gaps_as_nan(cell: Any, place: int, source: Source) -> list[Any]:
         return float(value)
 
     return number(cell)
-
-
-def _label(value: Any, number: int, column: str, path: str) -> str | None:
-    if value is None or isinstance(value, str):
-        return value
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, int) or (isinstance(value, float) and value.is_integer()):
-        return str(int(value))
-    raise DataError(
-        path,
-        f"{value!r:.60} is no label",
-        "labels are texts or whole numbers",
-        place=f"line {number}",
-        column=column,
-    )

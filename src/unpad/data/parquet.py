@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,11 +12,14 @@ import pyarrow.compute
 import pyarrow.parquet as pq
 
 from unpad.data.errors import DataError
+from unpad.data.labels import label_text
 from unpad.data.roles import Form, Roles, detect
 from unpad.data.steps import Steps, group_steps, stream_steps
 from unpad.data.table import SequenceTable, Source, make_table, number_lists
 
 pc: Any = pyarrow.compute  # its functions are made at run time: no type checker sees them
+
+_EMPTY = "write an empty list for a sequence of length 0"
 
 
 def read_parquet(path: str, asked: Roles, chunk: int, *, stream: bool) -> Iterator[SequenceTable]:
@@ -68,9 +72,9 @@ def _whole(batch: pa.RecordBatch, row: int, roles: Roles, path: str) -> Sequence
     columns = [roles.sequence] if roles.sequence is not None else list(roles.features)
     source = Source(path, "row", ", ".join(columns), tuple(columns) if len(columns) > 1 else ())
     for name in columns:
-        _check_present(batch.column(name), name, row, path)
+        _check_present(batch.column(name), name, row, path, "sequence", _EMPTY)
     optional = {
-        role: _strings(batch.column(name))
+        role: _strings(batch.column(name), name, row, path)
         for role, name in (("label", roles.label), ("id", roles.id), ("split", roles.split))
         if name is not None
     }
@@ -79,8 +83,9 @@ def _whole(batch: pa.RecordBatch, row: int, roles: Roles, path: str) -> Sequence
     if not _is_list(first.type):
         return make_table("text", first.cast(pa.string()), source, places=places, **optional)
     if pa.types.is_string(first.type.value_type) or pa.types.is_large_string(first.type.value_type):
-        tokens = first.cast(pa.large_list(pa.string()))
-        return make_table("tokens", tokens, source, places=places, **optional)
+        return make_table(
+            "tokens", _tokens(first, columns[0], row, path), source, places=places, **optional
+        )
     parts = [_numbers(batch.column(name), name, row, path) for name in columns]
     offsets = parts[0][1]
     for name, (_, others) in zip(columns, parts, strict=True):
@@ -97,23 +102,38 @@ def _whole(batch: pa.RecordBatch, row: int, roles: Roles, path: str) -> Sequence
     return make_table("numbers", number_lists(values, offsets), source, places=places, **optional)
 
 
-def _check_present(column: pa.Array, name: str, row: int, path: str) -> None:
+def _check_present(
+    column: pa.Array, name: str, row: int, path: str, what: str, remedy: str
+) -> None:
     if column.null_count == 0:
         return
     at = int(np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))[0])
-    raise DataError(
-        path,
-        "the sequence is null",
-        "write an empty list for a sequence of length 0",
-        place=f"row {row + at}",
-        column=name,
-    )
+    raise DataError(path, f"the {what} is null", remedy, place=f"row {row + at}", column=name)
 
 
-def _strings(column: pa.Array) -> pa.Array:
-    if pa.types.is_floating(column.type):
-        column = column.cast(pa.int64())
-    return column.cast(pa.string())
+def _strings(column: pa.Array, name: str, row: int, path: str) -> pa.Array:
+    """Labels, ids or splits as text, by the rule of `label_text`."""
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if not pa.types.is_floating(column.type):
+        with contextlib.suppress(pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            return column.cast(pa.string())
+    places = (f"row {row + i}" for i in range(len(column)))
+    cells = zip(column.to_pylist(), places, strict=True)
+    return pa.array([label_text(cell, path, place, name) for cell, place in cells], pa.string())
+
+
+def _tokens(column: pa.Array, name: str, row: int, path: str) -> pa.Array:
+    tokens = column.cast(pa.large_list(pa.string()))
+    nulls = np.flatnonzero(tokens.flatten().is_null().to_numpy(zero_copy_only=False))
+    if len(nulls):
+        offsets = tokens.offsets.to_numpy() - tokens.offsets[0].as_py()
+        at = int(np.searchsorted(offsets, nulls[0], side="right")) - 1
+        problem = f"token {nulls[0] - offsets[at]} is null"
+        raise DataError(
+            path, problem, "write a text or leave it out", place=f"row {row + at}", column=name
+        )
+    return tokens
 
 
 def _numbers(column: pa.Array, name: str, row: int, path: str) -> tuple[Any, Any]:
@@ -153,16 +173,17 @@ def _width(steps: pa.Array, offsets: Any, name: str, row: int, path: str) -> int
 
 
 def _steps(batch: pa.RecordBatch, row: int, roles: Roles, path: str) -> Steps:
-    def column(name: str | None) -> pa.Array | None:
-        return None if name is None else batch.column(name)
+    def text(name: str | None) -> pa.Array | None:
+        return None if name is None else _strings(batch.column(name), name, row, path)
 
-    label, identity = column(roles.label), column(roles.id)
+    if roles.id is not None:
+        _check_present(batch.column(roles.id), roles.id, row, path, "id", "name its sequence")
     return Steps.from_columns(
         [batch.column(f) for f in roles.features],
         source=Source(path, "row", ", ".join(roles.features), roles.features),
         first_place=row,
-        identity=identity,
-        label=None if label is None else _strings(label),
-        time=column(roles.time),
+        identity=text(roles.id),
+        label=text(roles.label),
+        time=None if roles.time is None else batch.column(roles.time),
         names={"label": roles.label or "", "time": roles.time or "", "id": roles.id or ""},
     )
