@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -98,6 +99,56 @@ def test_a_step_a_row_trains_and_predicts_by_the_columns_of_training(
     assert len(whole[1].splitlines()) == 30
 
 
+def give(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    """Put a text on standard input."""
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+
+
+def test_standard_input_is_answered_as_a_file_is(
+    data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = data.parent / "run"
+    assert unpad(capsys, "train", "classify", data, "--out", run, *TRAIN)[0] == 0
+    expected = unpad(capsys, "predict", run, data)
+    for named in ([], ["-"]):
+        give(monkeypatch, data.read_text())
+        assert unpad(capsys, "predict", run, *named) == expected
+    give(monkeypatch, "")
+    assert unpad(capsys, "predict", run) == (0, "", "")
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
+    assert unpad(capsys, "predict", run)[2].startswith("reading what you type")
+    give(monkeypatch, '\n{"x": [[1, 2]]}\n{"x": \n')
+    code, out, err = unpad(capsys, "predict", run, "-")
+    assert (code, out) == (3, "")
+    assert err.startswith("error: standard input, line 3: not valid JSON")
+    assert err.count("\n") == 1
+
+
+def test_lines_of_text_or_json_on_standard_input_are_the_same_texts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = ["turn it up", "stop it now", "play it again", ""] * 5
+    path, run = tmp_path / "a.tsv", tmp_path / "run"
+    path.write_text("".join(f"{'xy'[i % 2]}\t{text}\n" for i, text in enumerate(texts)))
+    assert unpad(capsys, "train", "classify", path, "--out", run, *TRAIN)[0] == 0
+    code, expected, _ = unpad(capsys, "predict", run, path)
+    assert (code, len(expected.splitlines())) == (0, 20)
+    for form in ("{}\n".format, lambda text: json.dumps({"text": text}) + "\n"):
+        give(monkeypatch, "".join(map(form, texts)))
+        assert unpad(capsys, "predict", run) == (0, expected, "")
+
+
+def test_a_first_line_without_tokens_is_a_sequence_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, run = tmp_path / "a.jsonl", tmp_path / "run"
+    rows = [{"tokens": ["ab"[i % 2]] * (i % 3), "label": "xy"[i % 2]} for i in range(20)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert unpad(capsys, "train", "classify", path, "--out", run, *TRAIN)[0] == 0
+    give(monkeypatch, '{"tokens": []}\n')
+    assert unpad(capsys, "predict", run)[0] == 0
+
+
 def test_profile_in_words_json_and_a_plot(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plot = data.parent / "lengths.png"
     code, out, _ = unpad(capsys, "profile", data, "--plot", plot)
@@ -182,7 +233,24 @@ def test_mistakes_end_with_a_line_that_helps(
 def start(*arguments: object) -> subprocess.Popen[str]:
     call = "from unpad.cli import main; main()"
     command = [sys.executable, "-c", call, *map(str, arguments)]
-    return subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, text=True, stdin=pipe, stdout=pipe, stderr=pipe)
+
+
+def test_a_line_on_standard_input_is_answered_before_the_next_is_written(
+    data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = data.parent / "run"
+    assert unpad(capsys, "train", "classify", data, "--out", run, *TRAIN)[0] == 0
+    process = start("predict", run)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    for i, line in enumerate(data.read_text().splitlines()[:3]):
+        process.stdin.write(line + "\n")
+        process.stdin.flush()
+        assert json.loads(process.stdout.readline())["id"] == f"s{i}"
+    assert process.communicate(timeout=60) == ("", "")
+    assert process.returncode == 0
 
 
 def wait_for_epochs(run: Path, count: int) -> None:

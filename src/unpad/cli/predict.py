@@ -13,6 +13,7 @@ from typing import IO, Annotated, Any
 import typer
 
 from unpad.cli import console
+from unpad.cli.console import err
 from unpad.tasks import scoring
 from unpad.tasks.atomic import write_atomically
 from unpad.tasks.saved import Classifier
@@ -20,7 +21,9 @@ from unpad.tasks.saved import Classifier
 
 def predict(
     run: Annotated[Path, typer.Argument(help="Folder of a trained run.")],
-    data: Annotated[Path, typer.Argument(help="File formed like the training data.")],
+    data: Annotated[
+        Path, typer.Argument(help="File formed like the training data; - reads standard input.")
+    ] = Path("-"),
     sequence: console.Sequence = None,
     identity: console.Id = None,
     time: console.Time = None,
@@ -34,15 +37,18 @@ def predict(
 ) -> None:
     """Label every sequence of DATA: JSON lines with id, label and probability.
 
-    DATA is read as a stream, so that a file of any size takes the same memory.
+    DATA is read as a stream, so that a file of any size takes the same memory. Standard input is
+    JSON lines or plain text, one sequence a line, and each line is answered as it comes.
     """
     classifier = Classifier.load(run)
     roles = scoring.merge_roles(
         console.roles_of(sequence, None, identity, time, features), classifier.roles
     )
+    if str(data) == "-" and sys.stdin.isatty():
+        err.print("reading what you type: a sequence a line, Ctrl-D at the end", highlight=False)
     rows = scoring.predict(classifier, data, roles, probabilities=probabilities)
     if result is None:
-        _to_standard_output(rows)
+        _to_standard_output(rows, at_once=str(data) == "-")
         return
 
     def write(temporary: Path) -> None:
@@ -52,14 +58,16 @@ def predict(
     write_atomically(result, write)
 
 
-def _write(rows: Iterable[dict[str, Any]], file: IO[str]) -> None:
+def _write(rows: Iterable[dict[str, Any]], file: IO[str], *, at_once: bool = False) -> None:
     for row in rows:
         file.write(json.dumps(row, ensure_ascii=False) + "\n")
+        if at_once:
+            file.flush()
 
 
-def _to_standard_output(rows: Iterable[dict[str, Any]]) -> None:
+def _to_standard_output(rows: Iterable[dict[str, Any]], *, at_once: bool) -> None:
     try:
-        _write(rows, sys.stdout)
+        _write(rows, sys.stdout, at_once=at_once)
         sys.stdout.flush()
     except BrokenPipeError:  # the reader (head, say) has had enough: that is no error
         with contextlib.suppress(OSError):

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import gzip
 import io
+import sys
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import IO
 
 import numpy as np
-import pyarrow as pa
 
 from unpad.data.delimited import read_delimited
 from unpad.data.errors import DataError
 from unpad.data.jsonl import read_jsonl
+from unpad.data.lines import Lines, arriving, pieces, read_text
 from unpad.data.parquet import read_parquet
 from unpad.data.roles import Roles
 from unpad.data.table import (
     SequenceTable,
-    Source,
     concatenate,
-    make_table,
     number_lists,
 )
 
@@ -51,9 +51,24 @@ def read(path: str | Path, roles: Roles | None = None) -> SequenceTable:
 def stream(path: str | Path, roles: Roles | None = None) -> Iterator[SequenceTable]:
     """The sequences of a file in pieces of about `CHUNK`, in order, in constant memory.
 
-    In files with one row a time step the steps of a sequence must stand together.
+    In files with one row a time step the steps of a sequence must stand together. The path "-" is
+    standard input: JSONL where its first line starts with "{", else one text a line. There a piece
+    is what has arrived, so that a program at the other end need not close the pipe to be answered.
     """
+    if str(path) == "-":
+        return _standard_input(roles or Roles())
     return _tables(path, roles or Roles(), stream=True)
+
+
+def _standard_input(roles: Roles) -> Iterator[SequenceTable]:
+    name, coming = "standard input", arriving(sys.stdin.buffer)
+    held: list[Lines] = []
+    start = b""
+    while not start and (piece := next(coming, None)) is not None:
+        held.append(piece)
+        start = next((line.lstrip() for _, line in piece if line.strip()), b"")
+    lines = chain(held, coming)
+    return read_jsonl(lines, name, roles) if start.startswith(b"{") else read_text(lines, name)
 
 
 def _tables(path: str | Path, roles: Roles, *, stream: bool) -> Iterator[SequenceTable]:
@@ -64,9 +79,9 @@ def _tables(path: str | Path, roles: Roles, *, stream: bool) -> Iterator[Sequenc
     with _open(path) as file:
         try:
             if kind == ".jsonl":
-                yield from read_jsonl(file, name, roles, CHUNK)
+                yield from read_jsonl(pieces(file, CHUNK), name, roles)
             elif kind == ".txt":
-                yield from _read_lines(file, name)
+                yield from read_text(pieces(file, CHUNK), name)
             else:
                 yield from read_delimited(file, name, roles, tab=kind == ".tsv", stream=stream)
         except (EOFError, gzip.BadGzipFile) as error:
@@ -94,31 +109,6 @@ def _open(path: str | Path) -> IO[bytes]:
     if str(path).lower().endswith(".gz"):
         return io.BufferedReader(gzip.open(path, "rb"))  # pyright: ignore[reportArgumentType]
     return Path(path).open("rb")
-
-
-def _read_lines(file: IO[bytes], path: str) -> Iterator[SequenceTable]:
-    """One text a line, no labels."""
-    source = Source(path, "line", "text")
-    lines: list[str] = []
-    done = 0
-    for line in file:
-        try:
-            lines.append(line.decode().rstrip("\r\n"))
-        except UnicodeDecodeError as error:
-            place = f"line {done + len(lines) + 1}"
-            raise DataError(
-                path, f"no UTF-8 ({error})", "convert it to UTF-8", place=place
-            ) from None
-        if len(lines) == CHUNK:
-            yield _lines_table(lines, done, source)
-            done, lines = done + CHUNK, []
-    if lines:
-        yield _lines_table(lines, done, source)
-
-
-def _lines_table(lines: list[str], done: int, source: Source) -> SequenceTable:
-    places = range(done + 1, done + 1 + len(lines))
-    return make_table("text", pa.array(lines), source, places=places)
 
 
 def _same_width(tables: list[SequenceTable]) -> list[SequenceTable]:

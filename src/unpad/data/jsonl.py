@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from typing import IO, Any, cast
+from collections.abc import Iterable, Iterator
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
 
 from unpad.data.errors import DataError
 from unpad.data.labels import label_text
+from unpad.data.lines import Lines
 from unpad.data.roles import Form, Roles, detect
 from unpad.data.table import (
     Floats,
@@ -25,49 +26,37 @@ from unpad.data.table import (
 Row = tuple[int, dict[str, Any]]
 
 
-def read_jsonl(file: IO[bytes], path: str, asked: Roles, chunk: int) -> Iterator[SequenceTable]:
-    """Tables of at most ``chunk`` rows. Blank lines are skipped; columns follow the first chunk."""
+def read_jsonl(pieces: Iterable[Lines], path: str, asked: Roles) -> Iterator[SequenceTable]:
+    """A table for each piece. Blank lines are skipped; columns follow the first piece."""
     roles: Roles | None = None
     shape: tuple[Kind, int] | None = None
-    for rows in _chunks(_objects(file, path), chunk):
+    for piece in pieces:
+        rows = [(number, _object(line, number, path)) for number, line in piece if line.strip()]
+        if not rows:
+            continue
         if roles is None:
             roles = detect(_forms(rows), asked, path=path)
         table = _table(rows, roles, path, shape)
-        if table is not None:
-            shape = shape or (table.kind, table.feature_count)
-            yield table
+        shape = shape or (table.kind, table.feature_count)
+        yield table
 
 
-def _objects(file: IO[bytes], path: str) -> Iterator[Row]:
-    for number, line in enumerate(file, start=1):
-        if not line.strip():
-            continue
-        place = f"line {number}"
-        try:
-            row: object = json.loads(line)
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
-            raise DataError(
-                path, f"not valid JSON ({error})", "write one JSON object a line", place=place
-            ) from None
-        if not isinstance(row, dict):
-            raise DataError(
-                path,
-                f"the line is a {type(row).__name__}, not an object",
-                'write lines like {"label": "a", "x": [[0.1, 0.2], [0.3, 0.4]]}',
-                place=place,
-            )
-        yield number, cast("dict[str, Any]", row)
-
-
-def _chunks(rows: Iterator[Row], size: int) -> Iterator[list[Row]]:
-    chunk: list[Row] = []
-    for row in rows:
-        chunk.append(row)
-        if len(chunk) == size:
-            yield chunk
-            chunk = []
-    if chunk:
-        yield chunk
+def _object(line: bytes, number: int, path: str) -> dict[str, Any]:
+    place = f"line {number}"
+    try:
+        row: object = json.loads(line)
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise DataError(
+            path, f"not valid JSON ({error})", "write one JSON object a line", place=place
+        ) from None
+    if not isinstance(row, dict):
+        raise DataError(
+            path,
+            f"the line is a {type(row).__name__}, not an object",
+            'write lines like {"label": "a", "x": [[0.1, 0.2], [0.3, 0.4]]}',
+            place=place,
+        )
+    return cast("dict[str, Any]", row)
 
 
 def _forms(rows: list[Row]) -> dict[str, Form]:
@@ -89,7 +78,7 @@ def _form(value: object) -> Form:
 
 def _table(
     rows: list[Row], roles: Roles, path: str, shape: tuple[Kind, int] | None
-) -> SequenceTable | None:
+) -> SequenceTable:
     columns = [roles.sequence] if roles.sequence is not None else list(roles.features)
     shown = roles.sequence or ", ".join(columns)
     cells = [[_cell(row, number, c, path) for c in columns] for number, row in rows]

@@ -75,7 +75,7 @@ class Preparation:
         """Values ([T, input_size] float32, or ids [T] int64) and offsets [B+1] of a table."""
         self._check_kind(table)
         if self.vocabulary is not None:
-            rows = table.texts() if table.kind == "text" else _rows(*table.tokens())
+            rows = [[]] * len(table) if table.kind == "numbers" else _texts(table)
             ids, offsets = self.vocabulary.encode(rows)
             return torch.from_numpy(ids), torch.from_numpy(offsets)
         table.check_finite()
@@ -141,14 +141,14 @@ class Preparation:
         return cls(**plain, vocabulary=vocabulary)
 
     def _check_kind(self, table: SequenceTable) -> None:
-        if table.kind != self.kind:
+        empty = table.kind == "numbers" and table.numbers()[1][-1] == 0
+        if table.kind != self.kind and not (empty and self.kind == "tokens"):  # [] is either
             raise DataError(
                 table.source.path,
                 f"its sequences are {table.kind}; the model was trained on {self.kind}",
                 "give data of the same form, or name the column with --sequence",
                 column=table.source.column,
             )
-        empty = table.kind == "numbers" and table.numbers()[1][-1] == 0
         if not empty and table.feature_count != self.features:
             raise DataError(
                 table.source.path,
@@ -202,9 +202,8 @@ def _vocabulary(table: SequenceTable, settings: ModelSettings) -> Vocabulary:
             "given for lists of tokens; characters or words for text",
             f"the file holds {table.kind}: leave it at auto",
         )
-    rows = table.texts() if table.kind == "text" else _rows(*table.tokens())
     vocabulary = Vocabulary.build(
-        rows,
+        _texts(table),
         cast("Tokens", tokens),
         lowercase=settings.lowercase,
         min_count=settings.min_count,
@@ -214,9 +213,11 @@ def _vocabulary(table: SequenceTable, settings: ModelSettings) -> Vocabulary:
     return vocabulary
 
 
-def _rows(tokens: list[str], offsets: Integers) -> list[list[str]]:
-    bounds = offsets.tolist()
-    return [tokens[i:j] for i, j in pairwise(bounds)]
+def _texts(table: SequenceTable) -> list[str] | list[list[str]]:
+    if table.kind == "text":
+        return table.texts()
+    tokens, offsets = table.tokens()
+    return [tokens[i:j] for i, j in pairwise(offsets.tolist())]
 
 
 def _choose_frame(features: int, offsets: Integers) -> int:
