@@ -24,7 +24,10 @@ from unpad.cells import (
     Zoneout,
 )
 from unpad.engine import choose
+from unpad.engine.choose import engine
 from unpad.errors import ArgumentError, ArgumentTypeError
+from unpad.functional import dynamic_rnn
+from unpad.ragged import Ragged
 
 SHIPPED = {
     "rnn": lambda: RNNCell(3, 4),
@@ -200,6 +203,34 @@ def test_layer_norm_lstm_is_ba_kiros_and_hintons():
     output, (_, c_new) = cell(x, (h, c))
     oracle.assert_close(output, torch.from_numpy(out), 1e-12)
     oracle.assert_close(c_new, torch.from_numpy(new), 1e-12)
+
+
+class Normalizes(Cell):
+    def __init__(self, width):
+        super().__init__()
+        self.input_size = self.state_size = width
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, x, state):
+        return self.norm(x + state), state
+
+
+@pytest.mark.parametrize("width", [5, 8, 32, 37])
+@pytest.mark.parametrize("name", ["auto", "torch"])
+def test_layer_norm_of_numbers_near_the_ends_of_float32_is_its_equation(width, name):
+    """Where the variance overflows, torch's own kernel gives 0 or NaN, by the width."""
+    for scale in (1e-30, 1e18, 1e25):
+        x = (scale * torch.randn(4, width)).requires_grad_()
+        v = x.detach().numpy()
+        with np.errstate(over="ignore"):
+            centred = v - v.mean(1, keepdims=True)
+            wanted = centred / np.sqrt((centred**2).mean(1, keepdims=True) + np.float32(1e-5))
+        with engine(name):
+            output, _ = dynamic_rnn(Normalizes(width), Ragged(x, [0, 3, 4]))
+        oracle.assert_close(output.values, torch.from_numpy(wanted), 1e-5)
+        output.values.sum().backward()
+        assert x.grad.isfinite().all()
+    assert not wanted.any(), "the variance of numbers of 1e25 must overflow for this to test it"
 
 
 # How parameters start --------------------------------------------------------------------------

@@ -30,7 +30,7 @@ TEXT = {".py", ".md", ".toml", ".txt", ".cpp", ".h", ".yaml", ".json", ""}
 
 # A module may import from its own floor and from those below.
 FLOORS: dict[str, int] = {
-    **dict.fromkeys(("errors", "ragged", "nest", "noise"), 0),
+    **dict.fromkeys(("errors", "jit", "ragged", "nest", "noise"), 0),
     "compiler": 1,
     "engine": 2,
     **dict.fromkeys(

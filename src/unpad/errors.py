@@ -72,6 +72,15 @@ def brief(value: object) -> str:
     return _shorten(repr(value))
 
 
+def quoted(value: object) -> object:
+    """Put a value that is a string in quotes; a bare string in an error is a description.
+
+    >>> print(ArgumentTypeError("size", quoted("3"), "an int", "give a whole number"))
+    argument `size`: got '3'; allowed: an int; remedy: give a whole number
+    """
+    return repr(value) if isinstance(value, str) else value
+
+
 def _elements(tensor: torch.Tensor) -> str:
     """Return ': [..]' for a small dense tensor, nothing for one that is large or has no data."""
     if tensor.numel() > _MOST_ELEMENTS or tensor.layout != torch.strided or tensor.is_meta:

@@ -10,11 +10,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 from unpad.errors import ArgumentError, ArgumentTypeError
+from unpad.jit import refuse_tracing
 from unpad.ragged import Ragged, as_lengths
 
 FORMS = (
@@ -69,7 +71,12 @@ def open_input(
         ArgumentTypeError: none of the known forms.
         ArgumentError: wrong rank or features; lengths where they do not belong; bad lengths.
     """
+    refuse_tracing(argument)
     if isinstance(sequences, Tensor) and not sequences.is_nested:
+        if sequences.layout != torch.strided:
+            raise ArgumentTypeError(
+                argument, f"a tensor of layout {sequences.layout}", FORMS, "use .to_dense()"
+            )
         names = argument, lengths_argument
         opened = _open_tensor(sequences, lengths, len(features), batch_first, names)
     else:
@@ -81,6 +88,13 @@ def open_input(
                 "leave it out",
             )
         opened = _open_ragged(sequences, like, argument)
+    if opened.values.dim() == 1 and len(features) and isinstance(sequences, (list, tuple)):
+        raise ArgumentError(
+            argument,
+            "a list whose items are rows of numbers",
+            f"a list of sequences [length, {_plain(features)}]",
+            "wrap one sequence in a list of its own, or give it as a tensor",
+        )
     if opened.values.shape[1:] != features:
         raise ArgumentError(
             argument,
@@ -93,6 +107,10 @@ def open_input(
 
 def _shape(features: torch.Size) -> str:
     return f"{features[0]} features" if len(features) == 1 else f"shape {list(features)}"
+
+
+def _plain(features: torch.Size) -> str:
+    return ", ".join(map(str, features))
 
 
 def _open_tensor(
@@ -147,11 +165,15 @@ def _open_ragged(sequences: Any, like: Tensor, argument: str) -> Opened:
         return _open_nested(sequences)
     if isinstance(sequences, (list, tuple)):
         rows = cast("list[Any]", sequences)
-        ragged = Ragged.from_list(rows, like=like)
+        try:
+            ragged = Ragged.from_list(rows, like=like)
+        except (ArgumentError, ArgumentTypeError) as refused:
+            raise type(refused)(argument, *refused.args[1:]) from None
         return Opened(
             ragged.values, ragged.offsets, lambda values: ragged.with_values(values).to_list()
         )
-    raise ArgumentTypeError(argument, type(sequences).__name__, FORMS, "use Ragged.from_list")
+    remedy = "use torch.from_numpy" if isinstance(sequences, np.ndarray) else "use Ragged.from_list"
+    raise ArgumentTypeError(argument, type(sequences).__name__, FORMS, remedy)
 
 
 def _open_packed(packed: PackedSequence) -> Opened:

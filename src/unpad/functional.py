@@ -11,9 +11,17 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor, nn
 
+from unpad.cells.arguments import check_dtype, check_flag
 from unpad.cells.cell import feature_shape, start, start_like
-from unpad.cells.compose import check_cell, output_size_of, size_of
+from unpad.cells.compose import (
+    check_cell,
+    check_states,
+    check_tokens,
+    output_size_of,
+    size_of,
+)
 from unpad.engine import choose
+from unpad.engine.eager import check_result
 from unpad.errors import ArgumentError, ArgumentTypeError
 from unpad.forms import Opened, open_input
 from unpad.nest import Nest, map_leaves
@@ -63,6 +71,7 @@ def dynamic_rnn(
     ((2, 5, 4), (2, 4))
     """
     batch = _open(cell, inputs, sequence_length, time_major)
+    check_flag("return_states", return_states)
     state = _start(cell, initial_state, batch, dtype, "initial_state")
     output, final, states = choose.run(
         cell, batch.values, batch.offsets, state, return_states=return_states
@@ -105,8 +114,16 @@ def bidirectional_dynamic_rnn(
     >>> tuple(forward.shape), tuple(backward.shape)
     ((2, 6, 4), (2, 6, 5))
     """
-    batch = _open(cell_fw, inputs, sequence_length, time_major)
+    batch = _open(cell_fw, inputs, sequence_length, time_major, "cell_fw")
     check_cell(cell_bw, "cell_bw")
+    sizes = [feature_shape(size_of(cell, "input_size")) for cell in (cell_fw, cell_bw)]
+    if sizes[0] != sizes[1]:
+        raise ArgumentError(
+            "cell_bw",
+            f"input_size {list(sizes[1])}",
+            f"{list(sizes[0])}, the input_size of cell_fw",
+            "build both cells for one input",
+        )
     fw = _start(cell_fw, initial_state_fw, batch, dtype, "initial_state_fw")
     bw = _start(cell_bw, initial_state_bw, batch, dtype, "initial_state_bw")
     output_fw, final_fw, _ = choose.run(cell_fw, batch.values, batch.offsets, fw)
@@ -166,19 +183,25 @@ def static_rnn(
 
 def _step(cell: nn.Module, x: Tensor, state: Nest, live: Tensor) -> tuple[Tensor, Nest]:
     """One step on the live rows; the others put out 0 and keep their state."""
-    if len(live) == len(x):
-        return cell(x, state)
-    if len(live) == 0:
+    if len(live) == 0 and len(x):
         return x.new_zeros((len(x), *feature_shape(output_size_of(cell)))), state
-    output, new = cell(x[live], map_leaves(lambda leaf: leaf[live], state))
+    before = state if len(live) == len(x) else map_leaves(lambda leaf: leaf[live], state)
+    result = cell(x if len(live) == len(x) else x[live], before)
+    check_result(cell, result, len(live), before)
+    output, new = result
+    if len(live) == len(x):
+        return output, new
     padded = output.new_zeros((len(x), *output.shape[1:])).index_copy(0, live, output)
     return padded, map_leaves(
         lambda old, leaf: old.index_copy(0, live, leaf.to(old.dtype)), state, new
     )
 
 
-def _open(cell: nn.Module, inputs: Any, sequence_length: Any, time_major: bool) -> Opened:
-    check_cell(cell, "cell")
+def _open(
+    cell: nn.Module, inputs: Any, sequence_length: Any, time_major: bool, argument: str = "cell"
+) -> Opened:
+    check_cell(cell, argument)
+    check_flag("time_major", time_major)
     features = feature_shape(size_of(cell, "input_size"))
     batch = open_input(
         inputs,
@@ -202,11 +225,17 @@ def _open(cell: nn.Module, inputs: Any, sequence_length: Any, time_major: bool) 
 def _start(
     cell: nn.Module, given: Nest, batch: Opened, dtype: torch.dtype | None, argument: str
 ) -> Nest:
+    check_dtype(dtype)
+    check_tokens(cell, "inputs", batch.values)
     if dtype is None:
         own = start(cell, batch.batch_size, batch.values)
     else:
         own = start_like(cell, batch.batch_size, dtype=dtype, device=batch.values.device)
-    return own if given is None else check_state(given, own, argument)
+    if given is None:
+        return own
+    state = check_state(given, own, argument)
+    check_states(cell, argument, state)
+    return state
 
 
 def _check_steps(cell: nn.Module, inputs: Any) -> None:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import inspect
+import numbers
 from typing import Any, TypeAlias, cast
 
 import torch
 from torch import Tensor, nn
 
-from unpad.nest import Nest
+from unpad.cells.arguments import is_number
+from unpad.errors import ArgumentError, ArgumentTypeError, quoted
+from unpad.jit import refuse_scripting
+from unpad.nest import Nest, describe, leaves
 
 Size: TypeAlias = Any  # int | torch.Size | list[int] | tuple of sizes; recursive
 """Features of one row: an int (n features), a ``torch.Size`` or a list (a shape; ``torch.Size([])``
@@ -63,6 +67,8 @@ class Cell(nn.Module):
         """
         raise NotImplementedError(f"{type(self).__name__} has no forward(x, state)")
 
+    __prepare_scriptable__ = refuse_scripting
+
     def initial_state(
         self,
         batch_size: int,
@@ -83,13 +89,23 @@ class Cell(nn.Module):
         return zeros(self.state_size, batch_size, dtype=dtype, device=device)
 
 
-def feature_shape(size: Size) -> torch.Size:
-    """The shape of one row of one size.
+def feature_shape(size: Size, name: str = "size") -> torch.Size:
+    """The shape of one row of one size; ``name`` is what an error calls it.
 
     >>> feature_shape(3), feature_shape([2, 3])
     (torch.Size([3]), torch.Size([2, 3]))
     """
-    return torch.Size((size,) if isinstance(size, int) else size)
+    parts: list[Any] = list(size) if isinstance(size, (list, tuple)) else [size]  # pyright: ignore[reportUnknownArgumentType]
+    whole = all(is_number(part, numbers.Integral) for part in parts)
+    if not whole or min(parts, default=0) < 0:
+        several = "; a tuple of these for several states" if name == "state_size" else ""
+        raise (ArgumentError if whole else ArgumentTypeError)(
+            name,
+            quoted(size),
+            f"an int of 0 or more, or a list or torch.Size of such{several}",
+            f"set {name} in the cell's __init__ or class",
+        )
+    return torch.Size([int(part) for part in parts])
 
 
 def is_nested(size: Size) -> bool:
@@ -114,7 +130,8 @@ def zeros(
     """Zeros of [batch_size, ...] for each leaf of a nest of sizes."""
     if is_nested(size):
         return tuple(zeros(part, batch_size, dtype=dtype, device=device) for part in size)
-    return torch.zeros((batch_size, *feature_shape(size)), dtype=dtype, device=device)
+    shape = (batch_size, *feature_shape(size, "state_size"))
+    return torch.zeros(shape, dtype=dtype, device=device)
 
 
 def first_floating(module: nn.Module) -> Tensor | None:
@@ -143,6 +160,14 @@ def start_like(cell: nn.Module, batch_size: int, *, dtype: Any, device: Any) -> 
         size = cast("Any", cell).state_size
         dtype = torch.get_default_dtype() if dtype is None else dtype
         return zeros(size, batch_size, dtype=dtype, device=device)
-    if "dtype" in inspect.signature(make).parameters:
-        return make(batch_size, dtype=dtype, device=device)
-    return make(batch_size)
+    takes_dtype = "dtype" in inspect.signature(make).parameters
+    state = make(batch_size, **({"dtype": dtype, "device": device} if takes_dtype else {}))
+    rows = [leaf.shape[:1] if isinstance(leaf, Tensor) else None for leaf in leaves(state)]
+    if any(shape != (batch_size,) for shape in rows):
+        raise ArgumentError(
+            "cell",
+            f"{type(cell).__name__}, whose initial_state({batch_size}) gave {describe(state)}",
+            f"a tensor [{batch_size}, ...], or a tuple, list or dict of these",
+            "return one row for each sequence, such as torch.zeros(batch_size, n)",
+        )
+    return state

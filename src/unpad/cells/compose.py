@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Sequence
-from typing import Any, cast
+from typing import Any
 
 from torch import Tensor, nn
 
+from unpad.cells.arguments import check_like
 from unpad.cells.cell import Cell, Size, feature_shape, first_size, start_like
+from unpad.cells.gated import GatedCell
+from unpad.cells.layer_norm_lstm import LayerNormLSTMCell
 from unpad.errors import ArgumentError, ArgumentTypeError
-from unpad.nest import Nest
+from unpad.nest import Nest, leaves
 
 
 class Stack(Cell):
@@ -112,36 +115,47 @@ class Residual(Wrapper):
 
 def check_cell(cell: Any, argument: str) -> nn.Module:
     """Refuse what cannot be run as a cell, naming what to write instead."""
-    if isinstance(cell, nn.RNNCellBase):
-        kind = type(cell).__name__
-        raise ArgumentTypeError(
-            argument,
-            f"torch.nn.{kind}, whose forward returns the state alone",
-            "a cell: forward(x, state) returns (output, new_state)",
-            f"use unpad.nn.{kind}, which loads the other's state_dict",
-        )
-    if not isinstance(cell, nn.Module) or not hasattr(cell, "state_size"):
-        raise ArgumentTypeError(
-            argument,
-            cell if isinstance(cell, (str, int, float)) else type(cell).__name__,
-            "a cell: a module with state_size and forward(x, state)",
-            "subclass unpad.Cell, or take a cell of unpad.nn",
-        )
-    return cell
+    if not isinstance(cell, nn.Module) or "_modules" not in vars(cell):
+        found, remedy = _name(cell), "subclass unpad.Cell, or take a cell of unpad.nn"
+        if isinstance(cell, type):
+            remedy = f"build one: {cell.__name__}(...)"
+        elif isinstance(cell, nn.Module):
+            found, remedy = f"{found} before its __init__ was done", "call super().__init__() first"
+    elif isinstance(cell, nn.RNNCellBase):
+        found = f"torch.nn.{_name(cell)}, whose forward returns the state alone"
+        remedy = f"use unpad.nn.{_name(cell)}, which loads the other's state_dict"
+    elif not hasattr(cell, "state_size"):
+        found = f"{_name(cell)}, which has no state_size"
+        layer = _name(cell) in ("RNN", "GRU", "LSTM")
+        remedy = f"use unpad.nn.{_name(cell)}Cell" if layer else "set it in the module's __init__"
+    else:
+        return cell
+    allowed = "a cell: a module with state_size whose forward(x, state) returns (output, new_state)"
+    raise ArgumentTypeError(argument, found, allowed, remedy)
+
+
+def _name(value: Any) -> str:
+    """What an error calls a value that is no cell."""
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    return repr(value) if isinstance(value, (str, int, float)) else type(value).__name__
+
+
+def are_cells(cells: Any) -> bool:
+    """Whether this is a list of cells, or else one cell or a mistake for it."""
+    single = isinstance(cells, (nn.Module, str, bytes, dict))
+    return isinstance(cells, nn.ModuleList) or (isinstance(cells, Iterable) and not single)
 
 
 def check_cells(cells: Any, argument: str) -> list[nn.Module]:
     """Return one or more cells as a list."""
-    if isinstance(cells, nn.Module) and not isinstance(cells, nn.ModuleList):
-        raise ArgumentTypeError(
-            argument,
-            type(cells).__name__,
-            "a list of cells",
-            f"write [{type(cells).__name__}(...)]",
-        )
-    if not isinstance(cells, Iterable) or isinstance(cells, (str, bytes)):
-        raise ArgumentTypeError(argument, cells, "a list of cells", "give at least one cell")
-    found = [check_cell(cell, f"{argument}[{i}]") for i, cell in enumerate(cast(Any, cells))]
+    if not are_cells(cells):
+        kind = cells if isinstance(cells, type) else type(cells)
+        remedy = "give at least one cell"
+        if hasattr(kind, "initial_state"):
+            remedy = f"write [{kind.__name__}(...)]"
+        raise ArgumentTypeError(argument, _name(cells), "a list of cells", remedy)
+    found = [check_cell(cell, f"{argument}[{i}]") for i, cell in enumerate(cells)]
     if not found:
         raise ArgumentError(argument, [], "at least one cell", "give one cell for each layer")
     return found
@@ -150,9 +164,9 @@ def check_cells(cells: Any, argument: str) -> list[nn.Module]:
 def check_widths(cells: Sequence[nn.Module], directions: int) -> None:
     """Refuse layers that do not fit on each other; both directions' outputs lie side by side."""
     for layer in range(1, len(cells)):
-        below = feature_shape(output_size_of(cells[layer - 1]))
+        below = feature_shape(output_size_of(cells[layer - 1]), "output_size")
         given = (*below[:-1], below[-1] * directions) if below else below
-        taken = feature_shape(size_of(cells[layer], "input_size"))
+        taken = feature_shape(size_of(cells[layer], "input_size"), "input_size")
         if tuple(given) != tuple(taken):
             both = " (both directions)" if directions == 2 else ""
             raise ArgumentError(
@@ -161,6 +175,35 @@ def check_widths(cells: Sequence[nn.Module], directions: int) -> None:
                 f"{_plain(given)}, what cells[{layer - 1}] gives out{both}",
                 f"build it with input_size={_plain(given)}",
             )
+
+
+def check_tokens(cell: nn.Module, argument: str, given: Any) -> None:
+    """Refuse a dtype or a device that the first product of a cell of ours cannot take.
+
+    What a user's cell can take only its forward knows: it may embed integers, or convert.
+    """
+    while isinstance(cell, (Stack, Wrapper)):
+        cell = cell.cells[0] if isinstance(cell, Stack) else cell.cell
+    if _multiplies(cell):
+        check_like(argument, given, next(cell.parameters()))
+
+
+def check_states(cell: nn.Module, argument: str, given: Nest) -> None:
+    """Likewise for the initial states of every cell of ours, formed like the cell's state."""
+    if isinstance(cell, Stack):
+        for inner, state in zip(cell.cells, given, strict=True):
+            check_states(inner, argument, state)
+    elif isinstance(cell, Wrapper):
+        check_states(cell.cell, argument, given)
+    elif _multiplies(cell):
+        for leaf in leaves(given):
+            check_like(argument, leaf, next(cell.parameters()))
+
+
+def _multiplies(cell: nn.Module) -> bool:
+    """Whether a cell runs a forward of ours, which multiplies what comes in with parameters."""
+    ours = type(cell).forward.__module__.startswith("unpad.cells.")
+    return ours and isinstance(cell, (GatedCell, LayerNormLSTMCell))
 
 
 def _plain(shape: Sequence[int]) -> Any:
@@ -199,6 +242,8 @@ def size_of(cell: nn.Module, name: str) -> Size:
             "a cell with input_size and state_size",
             f"set self.{name} in its __init__",
         )
+    if name == "input_size":
+        feature_shape(size, name)
     return size
 
 

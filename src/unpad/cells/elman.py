@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from unpad.cells.arguments import check_choice
 from unpad.cells.gated import GatedCell
 from unpad.cells.initialize import Init
-from unpad.errors import ArgumentError
 
 
 class RNNCell(GatedCell):
@@ -54,10 +54,8 @@ class RNNCell(GatedCell):
             device=device,
             dtype=dtype,
         )
-        if nonlinearity not in ("tanh", "relu"):
-            raise ArgumentError("nonlinearity", nonlinearity, "'tanh' or 'relu'", "choose one")
-        self.nonlinearity = nonlinearity
-        self.state_size = hidden_size
+        self.nonlinearity = check_choice("nonlinearity", nonlinearity, ("tanh", "relu"))
+        self.state_size = self.hidden_size
         self.reset_parameters()
 
     def forward(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from unpad.cells.arguments import check_dtype, check_flag, check_size
 from unpad.cells.cell import Cell
 from unpad.cells.initialize import Init, check_init, initialize
-from unpad.errors import ArgumentError, ArgumentTypeError
 
 
 class GatedCell(Cell):
@@ -38,12 +38,13 @@ class GatedCell(Cell):
     ) -> None:
         super().__init__()
         check_init(init)
+        check_dtype(dtype)
         self.input_size = check_size("input_size", input_size)
         self.hidden_size = check_size("hidden_size", hidden_size)
-        self.bias = bias
+        self.bias = check_flag("bias", bias)
         self.init = init
-        rows = gates * hidden_size
-        self._add("weight_ih", rows, input_size, device=device, dtype=dtype)
+        rows = gates * self.hidden_size
+        self._add("weight_ih", rows, self.input_size, device=device, dtype=dtype)
         self._add("weight_hh", rows, recurrent_size, device=device, dtype=dtype)
         for name in ("bias_ih", "bias_hh"):
             if bias:
@@ -62,12 +63,3 @@ class GatedCell(Cell):
     def extra_repr(self) -> str:
         """Give the sizes and what is not the default."""
         return f"{self.input_size}, {self.hidden_size}" + ("" if self.bias else ", bias=False")
-
-
-def check_size(argument: str, value: Any) -> int:
-    """Return a number of features or layers: a positive int."""
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise ArgumentTypeError(argument, value, "an int of 1 or more", "give a whole number")
-    if value < 1:
-        raise ArgumentError(argument, value, "an int of 1 or more", "give a positive number")
-    return value

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from unpad.cells.arguments import check_flag
 from unpad.cells.gated import GatedCell
 from unpad.cells.initialize import Init
 
@@ -60,8 +61,8 @@ class GRUCell(GatedCell):
             device=device,
             dtype=dtype,
         )
-        self.reset_after = reset_after
-        self.state_size = hidden_size
+        self.reset_after = check_flag("reset_after", reset_after)
+        self.state_size = self.hidden_size
         self.reset_parameters()
 
     def forward(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:

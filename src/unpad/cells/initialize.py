@@ -9,7 +9,8 @@ from typing import TypeAlias
 import torch
 from torch import Tensor, nn
 
-from unpad.errors import ArgumentError
+from unpad.cells.arguments import check_number
+from unpad.errors import ArgumentError, quoted
 
 Init: TypeAlias = str | Callable[[str, Tensor], object]
 """``"torch"``, ``"xavier"``, ``"orthogonal"``, or a function of a parameter's name and its tensor,
@@ -23,10 +24,19 @@ def check_init(init: Init) -> None:
     if not callable(init) and init not in SCHEMES:
         raise ArgumentError(
             "init",
-            init,
+            quoted(init),
             f"{', '.join(map(repr, SCHEMES))} or a function(name, parameter)",
             "use 'torch' for torch.nn's numbers",
         )
+
+
+def check_forget_bias(value: float | None, bias: bool) -> float | None:
+    """Refuse a start of the forget gate's bias where there is none, and what is no number."""
+    if value is None:
+        return None
+    if not bias:
+        raise ArgumentError("forget_bias", value, "None where bias=False", "leave bias=True")
+    return check_number("forget_bias", value, "a finite number, or None")
 
 
 @torch.no_grad()

@@ -8,10 +8,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from unpad.cells.arguments import check_dtype, check_flag, check_number, check_size
 from unpad.cells.cell import Cell
-from unpad.cells.gated import check_size
-from unpad.cells.initialize import Init, check_init, initialize, set_forget_bias
-from unpad.errors import ArgumentError
+from unpad.cells.initialize import (
+    Init,
+    check_forget_bias,
+    check_init,
+    initialize,
+    set_forget_bias,
+)
 
 
 class LayerNormLSTMCell(Cell):
@@ -57,18 +62,14 @@ class LayerNormLSTMCell(Cell):
         dtype: Any = None,
     ) -> None:
         super().__init__()
-        check_size("input_size", input_size)
-        check_size("hidden_size", hidden_size)
+        self.input_size = input_size = check_size("input_size", input_size)
+        self.hidden_size = hidden_size = check_size("hidden_size", hidden_size)
         check_init(init)
-        if forget_bias is not None and not bias:
-            raise ArgumentError(
-                "forget_bias", forget_bias, "None where bias=False", "leave bias=True"
-            )
-        self.input_size = input_size
-        self.hidden_size = hidden_size
-        self.bias = bias
+        check_dtype(dtype)
+        check_number("eps", eps, "a number of 0 or more", lambda number: number >= 0)
+        self.bias = check_flag("bias", bias)
         self.init = init
-        self.forget_bias = forget_bias
+        self.forget_bias = check_forget_bias(forget_bias, bias)
         self.state_size = (hidden_size, hidden_size)
         where: dict[str, Any] = {"device": device, "dtype": dtype}
         gates = 4 * hidden_size

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from unpad.cells.arguments import check_flag, check_number, check_size
 from unpad.cells.gated import GatedCell
-from unpad.cells.initialize import Init, set_forget_bias
+from unpad.cells.initialize import Init, check_forget_bias, set_forget_bias
 from unpad.errors import ArgumentError
 
 
@@ -67,24 +68,27 @@ class LSTMCell(GatedCell):
         device: Any = None,
         dtype: Any = None,
     ) -> None:
-        check_options(bias, forget_bias, proj_size, cell_clip, proj_clip)
-        recurrent_size = proj_size or hidden_size
+        proj_size = check_size("proj_size", proj_size, least=0)
         super().__init__(
             input_size,
             hidden_size,
             4,
-            recurrent_size=recurrent_size,
+            recurrent_size=proj_size or hidden_size,
             bias=bias,
             init=init,
             device=device,
             dtype=dtype,
         )
-        self.forget_bias = forget_bias
-        self.peepholes = peepholes
+        self.forget_bias = check_forget_bias(forget_bias, bias)
+        self.peepholes = check_flag("peepholes", peepholes)
         self.proj_size = proj_size
-        self.cell_clip = cell_clip
-        self.proj_clip = proj_clip
-        self.state_size = (recurrent_size, hidden_size)
+        self.cell_clip = _check_clip("cell_clip", cell_clip)
+        self.proj_clip = _check_clip("proj_clip", proj_clip)
+        if proj_clip is not None and not proj_size:
+            raise ArgumentError(
+                "proj_clip", proj_clip, "None without proj_size", "use cell_clip, or set proj_size"
+            )
+        self.state_size = (proj_size or self.hidden_size, self.hidden_size)
         if proj_size:
             self._add("weight_hr", proj_size, hidden_size, device=device, dtype=dtype)
         for name in ("weight_ci", "weight_cf", "weight_co") if peepholes else ():
@@ -129,22 +133,7 @@ def _clip(value: Tensor, limit: float | None) -> Tensor:
     return value if limit is None else value.clamp(-limit, limit)
 
 
-def check_options(
-    bias: bool,
-    forget_bias: float | None,
-    proj_size: int,
-    cell_clip: float | None = None,
-    proj_clip: float | None = None,
-) -> None:
-    """Refuse what does not go together."""
-    if forget_bias is not None and not bias:
-        raise ArgumentError("forget_bias", forget_bias, "None where bias=False", "leave bias=True")
-    if proj_size < 0:
-        raise ArgumentError("proj_size", proj_size, "0 (none) or more", "leave it out")
-    if proj_clip is not None and not proj_size:
-        raise ArgumentError(
-            "proj_clip", proj_clip, "None without proj_size", "use cell_clip, or set proj_size"
-        )
-    for name, limit in (("cell_clip", cell_clip), ("proj_clip", proj_clip)):
-        if limit is not None and not limit > 0:
-            raise ArgumentError(name, limit, "a number above 0, or None", "None clips nothing")
+def _check_clip(argument: str, limit: float | None) -> float | None:
+    if limit is None:
+        return None
+    return check_number(argument, limit, "a number above 0, or None", lambda number: number > 0)

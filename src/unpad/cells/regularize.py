@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
+from unpad.cells.arguments import check_flag, check_rate
 from unpad.cells.cell import Size, is_nested
 from unpad.cells.compose import Wrapper
-from unpad.errors import ArgumentError, ArgumentTypeError
+from unpad.errors import ArgumentError
 from unpad.nest import Nest, leaves, map_leaves, rebuild, same_form
 from unpad.noise import keep_mask
 
@@ -54,7 +53,7 @@ class Dropout(Wrapper):
         self.input = check_rate("input", input)
         self.output = check_rate("output", output)
         self.state = _check_state_rates(state, self.state_size)
-        self.same_over_time = same_over_time
+        self.same_over_time = check_flag("same_over_time", same_over_time)
 
     def forward(self, x: Tensor, state: Nest) -> tuple[Tensor, Nest]:
         """Take x and state, run the cell on what is left of them; give its output and new state."""
@@ -128,15 +127,6 @@ class Zoneout(Wrapper):
     def extra_repr(self) -> str:
         """Give the rates."""
         return f"rates={self.rates}"
-
-
-def check_rate(argument: str, rate: Any) -> float:
-    """Return a rate within [0, 1] as a float."""
-    if not isinstance(rate, (int, float)) or isinstance(rate, bool):
-        raise ArgumentTypeError(argument, rate, "a number from 0 to 1", "give a probability")
-    if not 0.0 <= rate <= 1.0:
-        raise ArgumentError(argument, rate, "0 to 1", "give the share that is to be dropped")
-    return float(rate)
 
 
 def _check_state_rates(rates: Nest, size: Size) -> Nest:

@@ -23,7 +23,7 @@ from unpad.compiler.partition import partition
 from unpad.compiler.schedule import Recurrence, Scheduled, Work, schedule
 from unpad.compiler.simplify import simplify
 from unpad.compiler.step import Step
-from unpad.compiler.trace import Leaf, Refused, Trace, find_leaves, record
+from unpad.compiler.trace import Leaf, Refused, Trace, find_leaves, line_of, record
 
 # Numbers of rows for the two traces whose steps must be equal: primes, so that an axis of rows is
 # known by its size. Those that divide a size of the cell are left out.
@@ -312,7 +312,8 @@ def _trace(cell: nn.Module, x: Tensor, state: nest.Nest, rows: int) -> Trace:
     except Refused:
         raise
     except Exception as error:  # whatever the user's code raises on example rows
-        raise Refused(f"tracing failed: {type(error).__name__}: {error}") from error
+        said = f"{type(error).__name__} at {line_of(error)}: {error}"
+        raise Refused(f"tracing failed: {said}") from error
 
 
 def _compiled(

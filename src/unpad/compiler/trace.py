@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import CellType
+from types import CellType, FrameType
 from typing import Any
 
 import torch
@@ -197,9 +197,21 @@ def _user_line() -> str:
     frame: Any = inspect.currentframe()
     while frame is not None and frame.f_code.co_filename.startswith(_OURS):
         frame = frame.f_back
-    if frame is None:
-        return "unknown line"
-    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+    return "unknown line" if frame is None else _line(frame, frame.f_lineno)
+
+
+def line_of(error: BaseException) -> str:
+    """file:line of the innermost frame of an error that is neither torch's nor the compiler's."""
+    found, entry = "unknown line", error.__traceback__
+    while entry is not None:
+        if not entry.tb_frame.f_code.co_filename.startswith(_OURS):
+            found = _line(entry.tb_frame, entry.tb_lineno)
+        entry = entry.tb_next
+    return found
+
+
+def _line(frame: FrameType, number: int) -> str:
+    return f"{Path(frame.f_code.co_filename).name}:{number}"
 
 
 def _custom_functions(tensors: list[Tensor]) -> Iterator[str]:
@@ -227,13 +239,14 @@ def _places(tensor: Tensor) -> set[int]:
     return places
 
 
+def autocast_enabled(device: str) -> bool:
+    """Whether autocast is at work on a kind of device; torch cannot be asked for "meta"."""
+    return device != "meta" and torch.is_autocast_enabled(device)
+
+
 def without_autocast(device: str) -> AbstractContextManager[Any]:
     """Programs have one dtype, that of their input: casts on the way would only be refused."""
-    return (
-        torch.autocast(device, enabled=False)
-        if torch.is_autocast_enabled(device)
-        else nullcontext()
-    )
+    return torch.autocast(device, enabled=False) if autocast_enabled(device) else nullcontext()
 
 
 def record(cell: nn.Module, x: Tensor, state: Any) -> Trace:

@@ -78,21 +78,7 @@ def run(
     reverse: bool = False,
     return_states: bool = False,
 ) -> tuple[Tensor, Nest, Nest]:
-    """Run a cell over every sequence of a ragged batch.
-
-    Args:
-        cell: ``cell(x_t, state) -> (output, new_state)`` on rows.
-        x: [T, features...], the tokens of all sequences, end to end.
-        offsets: int64 [B + 1] on the CPU, where each sequence starts and ends.
-        state: nest of [B, ...], the state before each sequence.
-        reverse: read every sequence from its last token to its first.
-        return_states: also give the state after every token.
-
-    Returns:
-        The output [T, ...] in the tokens' order, the final state (formed like ``state``) and the
-        states after every token (nest of [T, ...]), or None. The final state of a sequence of
-        length 0 is its initial state, and so is its gradient.
-    """
+    """Run a cell over every sequence of a ragged batch: arguments and results of `eager.run`."""
     here = _outside_dynamo() if torch.compiler.is_compiling() else _run
     return here(cell, x, offsets, state, reverse=reverse, return_states=return_states)
 
@@ -113,14 +99,15 @@ def _run(
     return_states: bool,
 ) -> tuple[Tensor, Nest, Nest]:
     name = _chosen.get() or _from_environment()
-    if name == "eager" or _transformed() or not _exact(x, state):
-        return eager.run(cell, x, offsets, state, reverse=reverse, return_states=return_states)
+    ways = {"reverse": reverse, "return_states": return_states}
+    if name == "eager" or x.is_meta or _transformed() or not _exact(x, state):
+        return eager.run(cell, x, offsets, state, **ways)
     with _cached_parametrizations(cell):
         with without_autocast(x.device.type):
             compiled, tensors = _compiled(cell, x, state)
             once = ([], []) if isinstance(compiled, Refused) else compiled.once.run(tensors)
         if isinstance(compiled, Refused):
-            return eager.run(cell, x, offsets, state, reverse=reverse, return_states=return_states)
+            return _uncompiled(cell, compiled, x, offsets, state, **ways)
     native = name != "torch" and _native_takes(x, name)
     flat = leaves(state)
     call = autograd.Call(
@@ -139,6 +126,23 @@ def _run(
         *once,
     )
     return _shaped(call, results, x, state)
+
+
+def _uncompiled(
+    cell: nn.Module, refused: Refused, x: Tensor, offsets: Tensor, state: Nest, **ways: bool
+) -> tuple[Tensor, Nest, Nest]:
+    """The eager loop, in which a mistake in the cell shows as what it is, at its own line.
+
+    Only of a cell that works is it said, afterwards, that it was not compiled.
+    """
+    try:
+        results = eager.run(cell, x, offsets, state, **ways)
+    except Exception:
+        _programs.pop(cell, None)  # what is mended at the next call is traced anew
+        raise
+    text = f"{type(cell).__name__} runs in the eager loop, step by step: {refused}"
+    _warn_once(text, UncompiledCellWarning)
+    return results
 
 
 def _transformed() -> bool:
@@ -267,9 +271,17 @@ def _cached_parametrizations(cell: nn.Module) -> contextlib.AbstractContextManag
 
 
 def compiled(cell: nn.Module, x: Tensor, state: Nest) -> Compiled | Refused:
-    """The programs of a cell for input and states of these sizes, or why there are none."""
+    """The programs of a cell for input and states of these sizes, or why there are none.
+
+    A cell that is not compiled runs once, on the rows of ``x`` as sequences of one token: a mistake
+    in it is raised.
+    """
     with _cached_parametrizations(cell):
-        return _compiled(cell, x, state)[0]
+        found = _compiled(cell, x, state)[0]
+    if isinstance(found, Refused):
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            _uncompiled(cell, found, x, torch.arange(len(x) + 1, device="cpu"), state)
+    return found
 
 
 def _compiled(cell: nn.Module, x: Tensor, state: Nest) -> tuple[Compiled | Refused, list[Tensor]]:
@@ -317,8 +329,6 @@ def _compile(cell: nn.Module, x: Tensor, state: Nest, key: Any) -> tuple[Any, Co
             'normalise over features (LayerNorm); or run it as it is: with unpad.engine("eager")',
         ) from None
     except Refused as refused:
-        text = f"{type(cell).__name__} runs in the eager loop, step by step: {refused}"
-        _warn_once(text, UncompiledCellWarning)
         return key, refused
 
 

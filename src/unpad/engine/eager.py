@@ -101,7 +101,7 @@ class _Loop:
         versions = _versions(current)
         result = self._cell(x_t, rebuild(self._like, current))
         if not self._outputs:
-            _check_result(self._cell, result, len(x_t), self._like)
+            check_result(self._cell, result, len(x_t), self._like)
         if versions != _versions(current):
             raise ArgumentError(
                 "cell",
@@ -147,7 +147,7 @@ def _versions(tensors: list[Tensor]) -> list[int]:
     return [tensor._version for tensor in tensors if not tensor.is_inference()]
 
 
-def _check_result(cell: nn.Module, result: Any, rows: int, state: Nest) -> None:
+def check_result(cell: nn.Module, result: Any, rows: int, state: Nest) -> None:
     """Refuse in words what would fail later, or worse, not fail."""
     name = type(cell).__name__
     if not isinstance(result, tuple) or len(result) != 2:  # pyright: ignore[reportUnknownArgumentType]

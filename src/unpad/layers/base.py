@@ -7,31 +7,41 @@ layer's parameters. Those are plain parameters, read at the call: nothing is fla
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from unpad.cells.gated import check_size
+from unpad.cells.arguments import (
+    check_dtype,
+    check_flag,
+    check_like,
+    check_rate,
+    check_size,
+)
 from unpad.cells.initialize import check_init, initialize
-from unpad.cells.regularize import check_rate
 from unpad.engine import choose
 from unpad.errors import ArgumentError, ArgumentTypeError
 from unpad.forms import open_input
+from unpad.jit import refuse_scripting
 
 if TYPE_CHECKING:
     from unpad.cells.initialize import Init
     from unpad.forms import Opened
 
 
-class Layers(nn.Module):
-    """What RNN, GRU and LSTM share; not to be built itself."""
+State = TypeVar("State")
+
+
+class Layers(nn.Module, Generic[State]):
+    """What RNN, GRU and LSTM share; not to be built itself. ``State``: a tensor, or a pair."""
+
+    gates: ClassVar[int]
+    mode: str
 
     def __init__(
         self,
-        mode: str,
-        gates: int,
         input_size: int,
         hidden_size: int,
         num_layers: int,
@@ -41,28 +51,29 @@ class Layers(nn.Module):
         dropout: float,
         bidirectional: bool,
         proj_size: int = 0,
-        init: Init = "torch",
+        init: Init,
         device: Any,
         dtype: Any,
     ) -> None:
         super().__init__()
-        self.mode = mode
         self.input_size = check_size("input_size", input_size)
         self.hidden_size = check_size("hidden_size", hidden_size)
         self.num_layers = check_size("num_layers", num_layers)
         self.bias = check_flag("bias", bias)
         self.batch_first = check_flag("batch_first", batch_first)
         self.dropout = check_rate("dropout", dropout)
-        self.bidirectional = bidirectional
-        self.proj_size = proj_size
+        self.bidirectional = check_flag("bidirectional", bidirectional)
+        self.proj_size = check_size("proj_size", proj_size, least=0)
         check_init(init)
+        check_dtype(dtype)
         self.init = init
         if self.dropout and num_layers == 1:
             _warn_of_lone_dropout(self.dropout)
-        for layer in range(num_layers):
-            for suffix in self._suffixes():
-                self._add_parameters(gates, layer, suffix, device, dtype)
         self._cells = self._make_cells()
+        for layer in range(self.num_layers):
+            for suffix in self._suffixes():
+                self._add_parameters(layer, suffix, device, dtype)
+        self.reset_parameters()
 
     def _suffixes(self) -> tuple[str, ...]:
         return ("", "_reverse") if self.bidirectional else ("",)
@@ -80,8 +91,8 @@ class Layers(nn.Module):
         biases = ("bias_ih", "bias_hh") if self.bias else ()
         return ("weight_ih", "weight_hh", *biases, *(("weight_hr",) if self.proj_size else ()))
 
-    def _add_parameters(self, gates: int, layer: int, suffix: str, device: Any, dtype: Any) -> None:
-        rows = gates * self.hidden_size
+    def _add_parameters(self, layer: int, suffix: str, device: Any, dtype: Any) -> None:
+        rows = self.gates * self.hidden_size
         shapes = {
             "weight_ih": (rows, self._layer_input_size(layer)),
             "weight_hh": (rows, self._output_size),
@@ -154,21 +165,45 @@ class Layers(nn.Module):
         replica._cells = self._make_cells()
         return replica
 
+    __prepare_scriptable__ = refuse_scripting
+
     # The call ----------------------------------------------------------------------------------
 
-    def _forward(
-        self, sequences: Any, hx: tuple[Any, ...] | None, lengths: Any
-    ) -> tuple[Any, tuple[Tensor, ...]]:
-        """Run all layers; ``hx`` and the final states are tuples of [layers * directions, B, H]."""
+    def forward(
+        self,
+        input: Any,  # noqa: A002 - torch.nn's name
+        hx: State | None = None,
+        lengths: Any = None,
+    ) -> tuple[Any, State]:
+        """Run over a batch.
+
+        Args:
+            input: a Ragged, a PackedSequence, a nested tensor, a list of tensors [length, I], a
+                padded tensor, or one sequence [S, I].
+            hx: initial states [layers * directions, B, H] in the input's order, for LSTM the pair
+                (h, c) of [layers * directions, B, P or H] and [layers * directions, B, H]; None:
+                zeros.
+            lengths: of a padded tensor: list, tuple, NumPy array or integer tensor. Pads are never
+                read. None: every sequence has S steps.
+
+        Returns:
+            The last layer's output in the form of the input, [..., directions * (P or H)], 0 past
+            the end of a sequence, and the final states, formed like ``hx``: after the last token,
+            or the first for the backward direction. A sequence of length 0 keeps its initial state.
+            Rows are in the input's order.
+
+        Raises:
+            ArgumentError, ArgumentTypeError: wrong input, states or lengths, before any work.
+        """
         weight = next(self.parameters())
         batch = open_input(
-            sequences,
+            input,
             lengths,
             features=torch.Size([self.input_size]),
             batch_first=self.batch_first,
             like=weight.new_empty(0, self.input_size),
         )
-        _check_like("input", batch.values, weight)
+        check_like("input", batch.values, weight)
         states = self._initial_states(hx, batch)
         values, finals = batch.values, list[tuple[Tensor, ...]]()
         directions = len(self._suffixes())
@@ -182,12 +217,13 @@ class Layers(nn.Module):
         final = tuple(torch.stack(leaf) for leaf in zip(*finals, strict=True))
         if not batch.batched:
             final = tuple(leaf.squeeze(1) for leaf in final)
-        return batch.close(values), final
+        alone = len(self._state_widths()) == 1
+        return batch.close(values), cast("State", final[0] if alone else final)
 
     def _state_widths(self) -> tuple[int, ...]:
         return (self.hidden_size,)
 
-    def _initial_states(self, hx: tuple[Any, ...] | None, batch: Opened) -> list[Any]:
+    def _initial_states(self, hx: Any, batch: Opened) -> list[Any]:
         """One state for each layer and direction: a tensor [B, H], or a tuple of these."""
         rows = self.num_layers * len(self._suffixes())
         widths = self._state_widths()
@@ -195,10 +231,10 @@ class Layers(nn.Module):
             shapes = [(rows, batch.batch_size, width) for width in widths]
             given = [batch.values.new_zeros(shape) for shape in shapes]
         else:
-            names = ("hx",) if len(widths) == 1 else ("hx[0]", "hx[1]")
+            pairs = [("hx", hx)] if len(widths) == 1 else _pair(hx)
             given = [
                 _check_state(name, leaf, (rows, batch.batch_size, width), batch)
-                for name, leaf, width in zip(names, hx, widths, strict=True)
+                for (name, leaf), width in zip(pairs, widths, strict=True)
             ]
         places = list(zip(*(leaf.unbind(0) for leaf in given), strict=True))
         return [place[0] for place in places] if len(widths) == 1 else places
@@ -220,13 +256,6 @@ class Layers(nn.Module):
         )
 
 
-def check_flag(argument: str, value: Any) -> bool:
-    """Refuse what is not a bool: a number here means that arguments were shifted."""
-    if not isinstance(value, bool):
-        raise ArgumentTypeError(argument, value, "True or False", "check the arguments' order")
-    return value
-
-
 def _warn_of_lone_dropout(rate: float) -> None:
     warnings.warn(
         f"dropout={rate} does nothing with num_layers=1: it acts between layers and not after the "
@@ -237,28 +266,17 @@ def _warn_of_lone_dropout(rate: float) -> None:
     )
 
 
-def _check_like(argument: str, given: Any, like: Tensor) -> None:
-    if not isinstance(given, Tensor):
-        raise ArgumentTypeError(argument, given, "a tensor", "convert it with torch.as_tensor")
-    if given.dtype != like.dtype and not torch.is_autocast_enabled(given.device.type):
-        raise ArgumentError(
-            argument,
-            f"{given.dtype}",
-            f"{like.dtype}, the layer's dtype",
-            f"convert one of them: {argument}.to({like.dtype}) or layer.to({given.dtype})",
+def _pair(hx: Any) -> list[tuple[str, Any]]:
+    if not isinstance(hx, (tuple, list)) or len(cast("list[Any]", hx)) != 2:
+        raise ArgumentTypeError(
+            "hx", hx, "the pair (h_0, c_0)", "give both, torch.zeros_like(h_0) for one of them"
         )
-    if given.device != like.device:
-        raise ArgumentError(
-            argument,
-            f"a tensor on {given.device}",
-            f"{like.device}, where the layer is",
-            f"move one of them: {argument}.to('{like.device}')",
-        )
+    return list(zip(("hx[0]", "hx[1]"), cast("list[Any]", hx), strict=True))
 
 
 def _check_state(argument: str, given: Any, shape: tuple[int, int, int], batch: Opened) -> Tensor:
     """Return an initial state as [layers * directions, B, features]."""
-    _check_like(argument, given, batch.values)
+    check_like(argument, given, batch.values)
     state = cast("Tensor", given)
     wanted = shape if batch.batched else (shape[0], shape[2])
     if tuple(state.shape) != wanted:

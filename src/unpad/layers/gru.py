@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from unpad.cells.initialize import Init
 
 
-class GRU(Layers):
+class GRU(Layers[Tensor]):
     """Layers of `GRUCell`: torch.nn.GRU over sequences of any length, with no padding.
 
     Args:
@@ -30,6 +30,8 @@ class GRU(Layers):
     >>> tuple(output.shape), tuple(h_n.shape)
     ((2, 5, 8), (2, 2, 4))
     """
+
+    mode, gates = "GRU", 3
 
     def __init__(
         self,
@@ -48,8 +50,6 @@ class GRU(Layers):
     ) -> None:
         self.reset_after = reset_after
         super().__init__(
-            "GRU",
-            3,
             input_size,
             hidden_size,
             num_layers,
@@ -61,19 +61,8 @@ class GRU(Layers):
             device=device,
             dtype=dtype,
         )
-        self.reset_parameters()
 
     def _make_cell(self, input_size: int) -> nn.Module:
         return GRUCell(
             input_size, self.hidden_size, self.bias, reset_after=self.reset_after, device="meta"
         )
-
-    def forward(
-        self,
-        input: Any,  # noqa: A002 - torch.nn's name
-        hx: Tensor | None = None,
-        lengths: Any = None,
-    ) -> tuple[Any, Tensor]:
-        """Run over a batch; arguments, results and errors as for `RNN.forward`."""
-        output, (h_n,) = self._forward(input, None if hx is None else (hx,), lengths)
-        return output, h_n

@@ -8,15 +8,14 @@ from torch import Tensor, nn
 
 from unpad.cells import LSTMCell
 from unpad.cells.initialize import set_forget_bias
-from unpad.cells.lstm import check_options
-from unpad.errors import ArgumentError, ArgumentTypeError
+from unpad.errors import ArgumentError
 from unpad.layers.base import Layers
 
 if TYPE_CHECKING:
     from unpad.cells.initialize import Init
 
 
-class LSTM(Layers):
+class LSTM(Layers[tuple[Tensor, Tensor]]):
     """Layers of `LSTMCell`: torch.nn.LSTM over sequences of any length, with no padding.
 
     Args:
@@ -36,6 +35,8 @@ class LSTM(Layers):
     ((2, 5, 4), (2, 2, 4))
     """
 
+    mode, gates = "LSTM", 4
+
     def __init__(
         self,
         input_size: int,
@@ -52,11 +53,8 @@ class LSTM(Layers):
         forget_bias: float | None = None,
         init: Init = "torch",
     ) -> None:
-        check_options(bias, forget_bias, proj_size)
         self.forget_bias = forget_bias
         super().__init__(
-            "LSTM",
-            4,
             input_size,
             hidden_size,
             num_layers,
@@ -69,14 +67,6 @@ class LSTM(Layers):
             device=device,
             dtype=dtype,
         )
-        if proj_size >= hidden_size:
-            raise ArgumentError(
-                "proj_size",
-                proj_size,
-                f"0 (none) or 1 to hidden_size - 1 = {hidden_size - 1}, as in torch.nn",
-                "leave it out to keep h at hidden_size, or use Recurrent(LSTMCell(...))",
-            )
-        self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Start afresh, by ``init`` and ``forget_bias``."""
@@ -86,6 +76,13 @@ class LSTM(Layers):
                 set_forget_bias(self.forget_bias, bias_ih, bias_hh, self.hidden_size)
 
     def _make_cell(self, input_size: int) -> nn.Module:
+        if self.proj_size >= self.hidden_size:
+            raise ArgumentError(
+                "proj_size",
+                self.proj_size,
+                f"0 (none) or 1 to hidden_size - 1 = {self.hidden_size - 1}, as in torch.nn",
+                "leave it out to keep h at hidden_size, or use Recurrent(LSTMCell(...))",
+            )
         return LSTMCell(
             input_size,
             self.hidden_size,
@@ -97,20 +94,3 @@ class LSTM(Layers):
 
     def _state_widths(self) -> tuple[int, ...]:
         return (self._output_size, self.hidden_size)
-
-    def forward(
-        self,
-        input: Any,  # noqa: A002 - torch.nn's name
-        hx: tuple[Tensor, Tensor] | None = None,
-        lengths: Any = None,
-    ) -> tuple[Any, tuple[Tensor, Tensor]]:
-        """Run over a batch; arguments, results and errors as for `RNN.forward`.
-
-        ``hx`` and the final states are (h, c): [layers * directions, B, P or H] and [..., H].
-        """
-        if hx is not None and (not isinstance(hx, (tuple, list)) or len(hx) != 2):  # pyright: ignore[reportUnnecessaryIsInstance, reportUnnecessaryComparison]
-            raise ArgumentTypeError(
-                "hx", hx, "the pair (h_0, c_0)", "give both, torch.zeros_like(h_0) for one of them"
-            )
-        output, (h_n, c_n) = self._forward(input, hx, lengths)
-        return output, (h_n, c_n)

@@ -8,10 +8,14 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
+from unpad.cells.arguments import check_flag
 from unpad.cells.cell import feature_shape, first_floating, start, start_like
 from unpad.cells.compose import (
+    are_cells,
     check_cell,
     check_cells,
+    check_states,
+    check_tokens,
     check_widths,
     numbered,
     size_of,
@@ -20,7 +24,7 @@ from unpad.cells.compose import (
 from unpad.engine import choose
 from unpad.errors import ArgumentError
 from unpad.forms import Opened, open_input
-from unpad.layers.base import check_flag
+from unpad.jit import refuse_scripting
 from unpad.nest import Nest, leaves, map_leaves
 from unpad.states import check_state
 
@@ -80,7 +84,7 @@ class Recurrent(nn.Module):
         self.bidirectional = check_flag("bidirectional", bidirectional)
         self.batch_first = check_flag("batch_first", batch_first)
         self.return_states = check_flag("return_states", return_states)
-        self._single = isinstance(cell, nn.Module) and not isinstance(cell, nn.ModuleList)
+        self._single = not are_cells(cell)
         cells = _as_cells(cell, "cell", self._single)
         check_widths(cells, 2 if bidirectional else 1)
         self.cells = nn.ModuleList(cells)
@@ -98,7 +102,8 @@ class Recurrent(nn.Module):
         places = numbered("cell", cells) + numbered("backward_cell", backward)
         warn_if_shared(places, "Recurrent")
         self.input_size = size_of(cells[0], "input_size")
-        self.initial = self._learned() if learned_initial_state else None
+        learned = check_flag("learned_initial_state", learned_initial_state)
+        self.initial = self._learned() if learned else None
 
     def _backward(self, cells: list[nn.Module], given: Any) -> list[nn.Module]:
         if given is None:
@@ -162,6 +167,8 @@ class Recurrent(nn.Module):
         Raises:
             ArgumentError, ArgumentTypeError: wrong input, states or lengths, before any work.
         """
+        if return_states is not None:
+            check_flag("return_states", return_states)
         wanted = self.return_states if return_states is None else return_states
         like = first_floating(self)
         features = feature_shape(self.input_size)
@@ -186,6 +193,8 @@ class Recurrent(nn.Module):
         results = (batch.close(values), self._form(finals))
         return (*results, self._form(states)) if wanted else results
 
+    __prepare_scriptable__ = refuse_scripting
+
     # Between lists of [layer][direction] and what the caller sees -------------------------------
 
     def _form(self, layers: list[tuple[Any, ...]]) -> Any:
@@ -194,6 +203,8 @@ class Recurrent(nn.Module):
 
     def _start(self, given: Nest, batch: Opened) -> list[tuple[Nest, ...]]:
         """The initial states of each layer and direction, checked."""
+        for cell in self._layers()[0]:
+            check_tokens(cell, "input", batch.values)
         own = [
             tuple(start(cell, batch.batch_size, batch.values) for cell in layer)
             for layer in self._layers()
@@ -202,13 +213,17 @@ class Recurrent(nn.Module):
             return own if self.initial is None else self._spread(own, batch.batch_size)
         wanted = self._form([tuple(_unbatch(state, batch) for state in layer) for layer in own])
         found = iter(leaves(check_state(given, wanted, "initial_state")))
-        return [
+        states = [
             tuple(
                 map_leaves(lambda _: next(found) if batch.batched else next(found)[None], state)
                 for state in layer
             )
             for layer in own
         ]
+        for cells, layer in zip(self._layers(), states, strict=True):
+            for cell, state in zip(cells, layer, strict=True):
+                check_states(cell, "initial_state", state)
+        return states
 
     def _spread(self, own: list[tuple[Nest, ...]], batch_size: int) -> list[tuple[Nest, ...]]:
         """Put the learned states in the places of the floating ones, one row a sequence."""

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from unpad.cells import RNNCell
+from unpad.cells.arguments import check_choice
 from unpad.layers.base import Layers
 
 if TYPE_CHECKING:
     from unpad.cells.initialize import Init
 
 
-class RNN(Layers):
+class RNN(Layers[Tensor]):
     """Layers of `RNNCell`: torch.nn.RNN over sequences of any length, with no padding.
 
     Args:
@@ -38,6 +39,8 @@ class RNN(Layers):
     ([(2, 4), (0, 4)], (1, 2, 4))
     """
 
+    gates = 1
+
     def __init__(
         self,
         input_size: int,
@@ -53,10 +56,9 @@ class RNN(Layers):
         *,
         init: Init = "torch",
     ) -> None:
-        self.nonlinearity = nonlinearity
+        self.nonlinearity = check_choice("nonlinearity", nonlinearity, ("tanh", "relu"))
+        self.mode = f"RNN_{nonlinearity.upper()}"
         super().__init__(
-            "RNN_RELU" if nonlinearity == "relu" else "RNN_TANH",
-            1,
             input_size,
             hidden_size,
             num_layers,
@@ -68,34 +70,6 @@ class RNN(Layers):
             device=device,
             dtype=dtype,
         )
-        self.reset_parameters()
 
     def _make_cell(self, input_size: int) -> nn.Module:
         return RNNCell(input_size, self.hidden_size, self.bias, self.nonlinearity, device="meta")
-
-    def forward(
-        self,
-        input: Any,  # noqa: A002 - torch.nn's name
-        hx: Tensor | None = None,
-        lengths: Any = None,
-    ) -> tuple[Any, Tensor]:
-        """Run over a batch.
-
-        Args:
-            input: a Ragged, a PackedSequence, a nested tensor, a list of tensors [length, I], a
-                padded tensor, or one sequence [S, I].
-            hx: initial states [layers * directions, B, H] in the input's order; None: zeros.
-            lengths: of a padded tensor: list, tuple, NumPy array or integer tensor. Pads are never
-                read. None: every sequence has S steps.
-
-        Returns:
-            The last layer's output in the form of the input, [..., directions * H], 0 past the end
-            of a sequence, and the final states [layers * directions, B, H]: after the last token,
-            or the first for the backward direction. A sequence of length 0 keeps its initial state.
-            Rows are in the input's order.
-
-        Raises:
-            ArgumentError, ArgumentTypeError: wrong input, states or lengths, before any work.
-        """
-        output, (h_n,) = self._forward(input, None if hx is None else (hx,), lengths)
-        return output, h_n
