@@ -123,12 +123,18 @@ def rms_error(got: Iterable[Tensor], wanted: Iterable[Tensor]) -> float:
     )
 
 
+def share_of_peak(operations: float, milliseconds: float, threads: int) -> float:
+    """What part of the machine's multiply-add peak a time is, the peak measured now."""
+    return operations / (1e-3 * milliseconds) / unpad.machine_peak(threads)
+
+
 def machine() -> dict[str, Any]:
     """What a figure depends on: processor, cores, engine and its tier, versions, malloc."""
     return {
         "processor": _processor(),
         "cores": os.cpu_count(),
         "engine": _engine(),
+        "peak GF/s a core": round(unpad.machine_peak(1) / 1e9, 1),
         "unpad": unpad.__version__,
         "torch": torch.__version__,
         "python": platform.python_version(),

@@ -31,15 +31,26 @@ def table(header: list[str], rows: list[list[str]]) -> str:
 
 def where(machine: dict[str, Any]) -> str:
     return (
-        f"{machine['processor']}, {machine['cores']} cores; {machine['engine']}; torch "
-        f"{machine['torch']}, malloc {machine['malloc']}; {machine['date']}."
+        f"{machine['processor']}, {machine['cores']} cores{_peak(machine)}; {machine['engine']}; "
+        f"torch {machine['torch']}, malloc {machine['malloc']}; {machine['date']}."
     )
+
+
+def _peak(machine: dict[str, Any]) -> str:
+    peak = machine.get("peak GF/s a core")
+    return f" of {peak:g} GF/s" if peak else ""
 
 
 def times(rows: list[dict[str, Any]], peers: tuple[str, ...]) -> str:
     header = ["cell", "batch", "threads", "tokens", "padding factor", "Unpad ms"]
     header += [f"{peer} ms" for peer in peers]
-    header += ["ratio to the fastest", "error", "error of the peer", "foreign load"]
+    header += [
+        "share of peak",
+        "ratio to the fastest",
+        "error",
+        "error of the peer",
+        "foreign load",
+    ]
     return table(header, [_time_row(row, peers) for row in rows])
 
 
@@ -51,6 +62,7 @@ def _time_row(row: dict[str, Any], peers: tuple[str, ...]) -> list[str]:
         str(row["tokens"]),
         f"{row['padding factor']:.2f}",
         *(f"{row[name]['median']:.2f}" for name in ("unpad", *peers)),
+        f"{row['share of peak']:.0%}" if "share of peak" in row else "",
         f"{row['ratio']:.2f}×",
         f"{row['error']:.1e}",
         f"{row['peer error']:.1e}",
@@ -137,6 +149,8 @@ How the figures are made:
 - The padding factor is the number of padded steps over the number of tokens: what a machine that
   is as fast on pads as on tokens would gain from leaving them out. On equal lengths it is 1, and
   torch's LSTM kernel is as near to the machine's limit there as ours is meant to be.
+- The share of peak is what the products alone need, on useful tokens, at the multiply-add peak that
+  `unpad.machine_peak` measures in registers right after the row, over the time taken.
 - The foreign load is the share of all cores that other processes used meanwhile; a row with more
   than a few per cent is worth little.
 """

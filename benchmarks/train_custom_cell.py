@@ -15,7 +15,7 @@ import copy
 from typing import TYPE_CHECKING, Any
 
 import torch
-from measure import alternate, machine, rms_error, save, tuned_malloc
+from measure import alternate, machine, rms_error, save, share_of_peak, tuned_malloc
 from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 
@@ -79,6 +79,7 @@ def measure(width: int, batch: int, threads: int, seconds: float) -> dict[str, A
     found, found_by_torch = ours(), rivals["eager"]()
     found[0] = pad_sequence(list(found[0].split(lengths)))
     times, foreign = alternate(rivals, seconds=seconds)
+    operations = 2.0 * 3 * 2 * 4 * width * width * sum(lengths)  # as an LSTM's
     peer = min(("eager", "by hand"), key=lambda name: times[name].median)
     return {
         "cell": "LayerNorm LSTM",
@@ -89,6 +90,7 @@ def measure(width: int, batch: int, threads: int, seconds: float) -> dict[str, A
         "padding factor": max(lengths) * batch / sum(lengths),
         **times,
         "peer": peer,
+        "share of peak": share_of_peak(operations, times["unpad"].median, threads),
         "ratio": times[peer].median / times["unpad"].median,
         "error": rms_error(found, exact),
         "peer error": rms_error(found_by_torch, exact),
@@ -107,7 +109,8 @@ def main() -> None:
     tuned_malloc()
     print(machine())
     print(
-        "  B thr  tokens  pad x | unpad ms    eager  by hand | ratio | error unpad  torch | foreign"
+        "  B thr  tokens  pad x | unpad ms    eager  by hand | peak ratio | "
+        "error unpad  torch | foreign"
     )
     rows = []
     for batch in options.batches:
@@ -117,7 +120,8 @@ def main() -> None:
             times = " ".join(f"{row[name].median:8.2f}" for name in ("unpad", "eager", "by hand"))
             print(
                 f"{batch:3}{threads:4}{row['tokens']:8}{row['padding factor']:7.2f} | {times} | "
-                f"{row['ratio']:4.2f}x | {row['error']:.1e} {row['peer error']:.1e} | "
+                f"{row['share of peak']:4.0%} {row['ratio']:4.2f}x | "
+                f"{row['error']:.1e} {row['peer error']:.1e} | "
                 f"{row['foreign load']:4.0%}",
                 flush=True,
             )

@@ -12,13 +12,13 @@ import argparse
 from typing import Any
 
 import torch
-from measure import alternate, machine, relative_error, save, tuned_malloc
+from measure import alternate, machine, relative_error, save, share_of_peak, tuned_malloc
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence, pack_sequence, pad_sequence
 
 import unpad
 
-CELLS = ("LSTM", "GRU", "RNN")
+CELLS = {"LSTM": 4, "GRU": 3, "RNN": 1}  # name: gates
 Gradients = tuple[Tensor, ...]
 
 
@@ -99,6 +99,8 @@ def measure(cell: str, width: int, batch: int, threads: int, seconds: float) -> 
         },
         seconds=seconds,
     )
+    # A gate is two products of width x width a token, each three times: forward, both gradients.
+    operations = 2.0 * 3 * 2 * CELLS[cell] * width * width * sum(lengths)
     peer = min(("padded", "packed"), key=lambda name: times[name].median)
     return {
         "cell": cell,
@@ -109,6 +111,7 @@ def measure(cell: str, width: int, batch: int, threads: int, seconds: float) -> 
         "padding factor": max(lengths) * batch / sum(lengths),
         **times,
         "peer": peer,
+        "share of peak": share_of_peak(operations, times["unpad"].median, threads),
         "ratio": times[peer].median / times["unpad"].median,
         "error": errors["unpad"],
         "peer error": errors["torch"],
@@ -128,7 +131,7 @@ def main() -> None:
     tuned_malloc()
     print(machine())
     print(
-        "cell    B thr  tokens  pad x | unpad ms  padded  packed | ratio | "
+        "cell    B thr  tokens  pad x | unpad ms  padded  packed | peak ratio | "
         "error unpad  torch | foreign"
     )
     rows = []
@@ -146,7 +149,8 @@ def line(row: dict[str, Any]) -> str:
     times = " ".join(f"{row[name].median:8.2f}" for name in ("unpad", "padded", "packed"))
     return (
         f"{row['cell']:5}{row['batch']:4}{row['threads']:4}{row['tokens']:8}"
-        f"{row['padding factor']:7.2f} | {times} | {row['ratio']:4.2f}x | "
+        f"{row['padding factor']:7.2f} | {times} | "
+        f"{row['share of peak']:4.0%} {row['ratio']:4.2f}x | "
         f"{row['error']:.1e} {row['peer error']:.1e} | {row['foreign load']:4.0%}"
     )
 

@@ -104,6 +104,8 @@ nb::object empty(size_t rows, size_t cols, bool wide) {
 }  // namespace
 
 NB_MODULE(_native, m) {
+    // Compiled programs live as long as the process: that is a cache, not a leak.
+    nb::set_leak_warnings(false);
     m.doc() = "Unpad's native engine (see csrc/engine.h). Use unpad.engine.native_engine.";
     nb::class_<Program>(m, "Program")
         .def(nb::init<Integers, Numbers>(), nb::arg("code"), nb::arg("constants"))
@@ -126,6 +128,16 @@ NB_MODULE(_native, m) {
             message.raise();
         },
         nb::arg("name"));
+    m.def(
+        "machine_peak",
+        [](int threads, bool wide) {
+            Message message;
+            const double peak =
+                unpad_machine_peak(threads, wide, message.text, sizeof(message.text));
+            message.raise();
+            return peak;
+        },
+        nb::arg("threads"), nb::arg("wide"));
     m.def("trim", &unpad_trim);
     m.def("idle_bytes", &unpad_idle_bytes);
 }

@@ -37,4 +37,7 @@ Call read_frame(const Program& program, const int64_t* frame, int64_t size);
 // Runs a pass. Throws std::bad_alloc.
 void execute(const Program& program, const Call& call);
 
+// Floating-point operations a second in registers, by `threads` threads of the active tier.
+double machine_peak(int threads, bool wide);
+
 }  // namespace unpad

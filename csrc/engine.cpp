@@ -116,6 +116,10 @@ int64_t unpad_idle_bytes(void) {
     return static_cast<int64_t>(unpad::idle_bytes());
 }
 
+double unpad_machine_peak(int threads, int wide, char* error, int64_t error_size) {
+    return guarded(error, error_size, [&] { return unpad::machine_peak(threads, wide != 0); }, 0.0);
+}
+
 const char* unpad_opcode(int64_t code, int* least_args, int* most_args) {
     if (code < 0 || code >= unpad::op_count) return nullptr;
     *least_args = unpad::kOps[code].least_args;

@@ -57,6 +57,10 @@ void unpad_release(void* data, int64_t size); /* `size` as acquire gave it */
 int64_t unpad_trim(void);                     /* frees idle memory; returns its bytes */
 int64_t unpad_idle_bytes(void);
 
+/* Floating-point operations a second (a multiply-add is two) that `threads` threads of the active
+   tier reach at best, in registers. Takes some 20 ms. */
+double unpad_machine_peak(int threads, int wide, char* error, int64_t error_size);
+
 /* The opcode table: entry i has code i. Null past the end. */
 const char* unpad_opcode(int64_t code, int* least_args, int* most_args);
 

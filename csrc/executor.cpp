@@ -1,6 +1,7 @@
 // Runs a call: shares the sequences out, lends every worker its memory, packs the weights, lets the
 // workers run, adds their sums up.
 
+#include <chrono>
 #include <cstring>
 
 #include "call.h"
@@ -140,7 +141,30 @@ void execute_as(const Program& p, const Call& call, const Kernels<T>& kernels) {
     if (!share_adding) add_accumulators(shared, workers[0], 0, 1, n);
 }
 
+// Floating-point operations a second of n threads at once: the best of several short runs.
+template <class T>
+double peak_of(const Kernels<T>& kernels, int n) {
+    constexpr int64_t kRounds = 400'000;
+    double best = 0;
+    for (int run = 0; run < 8; ++run) {
+        const auto start = std::chrono::steady_clock::now();
+        run_stages(1, 1, n, [&](int, int) {
+            volatile T sink = kernels.multiply_adds(kRounds);
+            static_cast<void>(sink);
+        });
+        const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
+        best = std::max(best, 2.0 * n * kRounds * kernels.multiply_adds_width / taken.count());
+    }
+    return best;
+}
+
 }  // namespace
+
+double machine_peak(int threads, bool wide) {
+    const TierTable& table = tables(active_tier());
+    const int n = std::clamp(threads, 1, most_threads());
+    return wide ? peak_of(*table.f64, n) : peak_of(*table.f32, n);
+}
 
 void execute(const Program& program, const Call& call) {
     copy_states_of_empty(program, call);

@@ -46,6 +46,7 @@ inline __attribute__((always_inline)) void multiply(typename Lanes<T>::Vec (&acc
     const auto panel = [&](int64_t k, int v) {
         return load(m + (v / 2) * panel_size + k * kPanel<T> + (v % 2) * lanes);
     };
+#pragma GCC unroll 4
     for (int64_t k = 0; k < depth; ++k) {
         // The shorter side stays in registers, the longer one passes through a single one.
         if constexpr (MR < 2 * NP) {
@@ -73,8 +74,24 @@ struct LinearRows {
     T* out[kMostRows];
     int64_t start_width;  // 0: start from zero; 1: one number; else a row
     int64_t depth, cols;
+    int64_t panel_size;
     const T* packed;
+    Ahead* ahead;
+    int64_t ahead_per_tile;
 };
+
+// Asks for the next `n` rows of `ahead`, into the second-level cache.
+template <class T>
+inline void fetch(Ahead& ahead, int64_t n) {
+    constexpr int64_t line = 64;
+    const int64_t end = ahead.next + std::min(n, ahead.left());
+    for (; ahead.next < end; ++ahead.next) {
+        const Ref& stream = ahead.streams[ahead.next % ahead.n_streams];
+        const char* row = stream.base + ahead.rows[ahead.next / ahead.n_streams] * stream.stride;
+        const int64_t bytes = stream.width * static_cast<int64_t>(sizeof(T));
+        for (int64_t at = 0; at < bytes; at += line) __builtin_prefetch(row + at, 0, 2);
+    }
+}
 
 // The numbers of the last panel that exist: a vector with n of them, zeros after.
 template <class T>
@@ -98,12 +115,13 @@ void linear_tile(const LinearRows<T>& l, int64_t r, int64_t panel) {
     using V = typename Lanes<T>::Vec;
     V acc[MR][nv];
     const T* a[MR];
-    const int64_t column = panel * kPanel<T>, panel_size = l.depth * kPanel<T>;
+    const int64_t column = panel * kPanel<T>;
     const int64_t left = l.cols - column;
     const bool full = left >= nv * lanes;
     const auto fill = [&](auto start) {
         each<MR>([&](int i) { each<nv>([&](int v) { acc[i][v] = start(i, v); }); });
     };
+    if (l.ahead != nullptr) fetch<T>(*l.ahead, l.ahead_per_tile);
     each<MR>([&](int i) { a[i] = l.a[r + i]; });
     if (l.start_width == 0) {
         fill([](int, int) { return V{}; });
@@ -116,7 +134,7 @@ void linear_tile(const LinearRows<T>& l, int64_t r, int64_t panel) {
             return load_part(l.start[r + i] + column + v * lanes, left - v * lanes);
         });
     }
-    multiply<T, MR, NP>(acc, a, 1, l.packed + panel * panel_size, panel_size, l.depth);
+    multiply<T, MR, NP>(acc, a, 1, l.packed + panel * l.panel_size, l.panel_size, l.depth);
     each<MR>([&](int i) {
         each<nv>([&](int v) {
             T* out = l.out[r + i] + column + v * lanes;
@@ -130,11 +148,15 @@ void linear_tile(const LinearRows<T>& l, int64_t r, int64_t panel) {
 
 // All panels for `rows` rows in tiles of MR and MR - 1 rows: the even split (16 = 6 + 5 + 5).
 template <class T, int MR>
-void linear_panels(const LinearRows<T>& l, int64_t rows) {
+void linear_panels(LinearRows<T>& l, int64_t rows) {
     constexpr int wide = kPanelsFor<MR>;
     const int64_t panels = (l.cols + kPanel<T> - 1) / kPanel<T>;
     const int64_t tiles = (rows + MR - 1) / MR;
     const int64_t full = rows - tiles * (MR - 1);  // tiles of MR rows; the others have one less
+    if (l.ahead != nullptr) {
+        const int64_t all = (panels + wide - 1) / wide * tiles;
+        l.ahead_per_tile = (l.ahead->left() + all - 1) / all;
+    }
     int64_t panel = 0;
     for (; panel + wide <= panels; panel += wide) {
         int64_t r = 0, t = 0;
@@ -153,7 +175,7 @@ void linear_panels(const LinearRows<T>& l, int64_t rows) {
 }
 
 template <class T, int MR = kTileRows>
-inline void linear_with(int tile_rows, const LinearRows<T>& l, int64_t rows) {
+inline void linear_with(int tile_rows, LinearRows<T>& l, int64_t rows) {
     if (tile_rows == MR) return linear_panels<T, MR>(l, rows);
     if constexpr (MR > 1) linear_with<T, MR - 1>(tile_rows, l, rows);
 }
@@ -164,12 +186,18 @@ inline int64_t even_tile(int64_t rows) {
     return (rows + tiles - 1) / tiles;
 }
 
+// Depths beyond this are multiplied in stretches, so that a stretch of a panel stays in the
+// first-level cache while all rows pass; sums are carried through memory, bit for bit.
+template <class T>
+inline constexpr int64_t kDepth = (int64_t{16} << 10) / (kPanel<T> * int64_t{sizeof(T)});
+
 template <class T>
 void linear_rows(const Step& step, RowMaps index, int64_t rows) {
     LinearRows<T> l;
+    const int64_t depth = step.args[0].width;
     l.start_width = step.n_args == 2 ? step.args[1].width : 0;
-    l.depth = step.args[0].width;
     l.cols = step.out.width;
+    l.panel_size = depth * kPanel<T>;
     l.packed = static_cast<const T*>(step.matrix);
     const RowsOf<T> a(step.args[0], index), out(step.out, index);
     const RowsOf<T> start(step.args[step.n_args - 1], index);
@@ -178,7 +206,21 @@ void linear_rows(const Step& step, RowMaps index, int64_t rows) {
         l.out[r] = out[r];
         l.start[r] = start[r];
     }
-    linear_with<T>(static_cast<int>(even_tile(rows)), l, rows);
+    const int64_t stretches = (depth + kDepth<T> - 1) / kDepth<T>;
+    const int64_t tile = even_tile(rows);
+    l.ahead = step.ahead;
+    for (int64_t i = 0, k = 0; i < stretches; ++i) {
+        l.depth = depth * (i + 1) / stretches - k;
+        linear_with<T>(static_cast<int>(tile), l, rows);
+        if (i + 1 == stretches) break;
+        k += l.depth;
+        l.packed += l.depth * kPanel<T>;
+        for (int64_t r = 0; r < rows; ++r) {
+            l.a[r] += l.depth;
+            l.start[r] = l.out[r];
+        }
+        l.start_width = l.cols;
+    }
 }
 
 template <class T>

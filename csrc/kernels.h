@@ -37,6 +37,19 @@ struct RowsOf {
     T* operator[](int64_t r) const { return reinterpret_cast<T*>(base + map[r] * stride); }
 };
 
+// Rows of streams that the next step or block will touch: far memory, asked for while a product
+// works on near memory. A row is a column range of one stream; `next` counts through streams x
+// rows.
+struct Ahead {
+    const Ref* streams;
+    int64_t n_streams;
+    const int64_t* rows;
+    int64_t n_rows;
+    int64_t next;
+
+    int64_t left() const { return n_streams * n_rows - next; }
+};
+
 // An instruction whose operands are resolved.
 struct Step {
     Op op;
@@ -46,6 +59,7 @@ struct Step {
     int64_t dims[3];       // outer, n, inner
     const int32_t* table;  // take, scatter
     const void* matrix;    // linear: packed panels
+    Ahead* ahead;          // linear: what to fetch meanwhile, or null
 };
 
 using RowKernel = void (*)(const Step& step, RowMaps index, int64_t rows);
@@ -78,6 +92,10 @@ struct Kernels {
 
     // total[j] = sum over i of parts[i * stride + j], in order of i.
     void (*add_parts)(const T* parts, int64_t n_parts, int64_t stride, int64_t n, T* total);
+
+    // n * `width` multiply-adds in registers, to measure what the machine can do at best.
+    int multiply_adds_width;
+    T (*multiply_adds)(int64_t n);
 };
 
 inline int64_t round_up(int64_t n, int64_t unit) {

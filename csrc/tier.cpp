@@ -5,6 +5,7 @@
 #include "gemm.h"
 #include "kernels.h"
 #include "map.h"
+#include "peak.h"
 
 namespace unpad {
 namespace UNPAD_TIER {
@@ -52,6 +53,8 @@ constexpr Kernels<T> kKernels = {
     outer_panel<T>,
     sum_rows<T>,
     add_parts<T>,
+    kChains * kLanes<T>,
+    multiply_adds<T>,
 };
 
 }  // namespace

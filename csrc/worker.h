@@ -102,10 +102,10 @@ class Worker {
             for (size_t i = 0; i < p_.phases.size(); ++i) {
                 switch (p_.phases[i].kind) {
                     case PhaseKind::Bulk:
-                        bulk(steps_[i]);
+                        bulk(steps_[i], ahead_[i]);
                         break;
                     case PhaseKind::Loop:
-                        loop(steps_[i], p_.phases[i].states);
+                        loop(steps_[i], ahead_[i], p_.phases[i].states);
                         break;
                     default:
                         reduce(s_.reduces[i]);
@@ -210,14 +210,38 @@ class Worker {
     }
 
     void resolve_phases() {
-        for (const Phase& phase : p_.phases) {
-            std::vector<Step> steps;
-            if (phase.kind != PhaseKind::Reduce) {
-                for (const Instruction& in : phase.instructions) steps.push_back(resolve(in));
+        steps_.resize(p_.phases.size());
+        ahead_.resize(p_.phases.size());
+        std::vector<Ref> seen;
+        size_t fetching = p_.phases.size();  // the phase whose products cover what follows
+        for (size_t i = 0; i < p_.phases.size(); ++i) {
+            const bool steps = p_.phases[i].kind != PhaseKind::Reduce;
+            for (const Instruction& in : p_.phases[i].instructions) {
+                if (steps) steps_[i].push_back(resolve(in));
+                if (in.op == op_linear) fetching = i;
             }
-            steps_.push_back(std::move(steps));
+            if (fetching == p_.phases.size()) continue;
+            for (const Instruction& in : p_.phases[i].instructions) {
+                for (const Operand& o : in.args) fetch_ahead(resolve(o), seen, fetching);
+                if (steps) fetch_ahead(resolve(in.out), seen, fetching);
+            }
+        }
+        for (size_t i = 0; i < p_.phases.size(); ++i) {
+            for (Step& step : steps_[i]) {
+                if (step.op == op_linear && !ahead_[i].empty()) step.ahead = &now_;
+            }
         }
         maps_.resize(kNextMap + p_.states.size());
+    }
+
+    // A stream's rows wait in far memory until the window first touches them.
+    void fetch_ahead(const Ref& ref, std::vector<Ref>& seen, size_t phase) {
+        if (ref.map != kTokenMap) return;
+        for (const Ref& s : seen) {
+            if (s.base == ref.base && s.width >= ref.width) return;
+        }
+        seen.push_back(ref);
+        ahead_[phase].push_back(ref);
     }
 
     // NEXT(k) of every row of the window: the row of the next token in the state's history, the
@@ -266,15 +290,24 @@ class Worker {
         for (const Step& step : steps) s_.kernels.row[step.op](step, maps, rows);
     }
 
-    void bulk(const std::vector<Step>& steps) {
+    // Rows [row, row + rows) of the window come next.
+    void look_ahead(const std::vector<Ref>& streams, int64_t row, int64_t rows) {
+        now_ = Ahead{streams.data(), static_cast<int64_t>(streams.size()), window_.token + row,
+                     std::min(rows, window_.rows - row), 0};
+    }
+
+    void bulk(const std::vector<Step>& steps, const std::vector<Ref>& ahead) {
         const int64_t blocks = (window_.rows + s_.geometry.block - 1) / s_.geometry.block;
         const int64_t size = (window_.rows + blocks - 1) / blocks;
         for (int64_t row = 0; row < window_.rows; row += size) {
-            run_steps(steps, maps_at(row, 0), std::min(size, window_.rows - row));
+            const int64_t rows = std::min(size, window_.rows - row);
+            look_ahead(ahead, row + rows, size);
+            run_steps(steps, maps_at(row, 0), rows);
         }
     }
 
-    void loop(const std::vector<Step>& steps, const std::vector<int>& states) {
+    void loop(const std::vector<Step>& steps, const std::vector<Ref>& ahead,
+              const std::vector<int>& states) {
         size_t start = 0;
         for (int64_t s = 0; s < window_.steps(); ++s) {
             const int64_t begin = window_.step_begin[static_cast<size_t>(s)];
@@ -282,6 +315,7 @@ class Worker {
             for (; start < window_.starts.size() && window_.starts[start].row < end; ++start) {
                 begin_sequence(window_.starts[start], window_.first_step + s, states);
             }
+            look_ahead(ahead, end, end - begin);
             run_steps(steps, maps_at(begin, window_.first_step + s), end - begin);
         }
     }
@@ -343,6 +377,8 @@ class Worker {
     std::vector<T*> lefts_;
     Window window_;
     std::vector<std::vector<Step>> steps_;  // by phase
+    std::vector<std::vector<Ref>> ahead_;   // by phase: streams whose next rows its products fetch
+    Ahead now_{};
     std::vector<const int64_t*> maps_;
 };
 

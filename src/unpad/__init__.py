@@ -6,7 +6,7 @@ from unpad import nn
 from unpad.cells import Cell
 from unpad.compiler.build import trace_count
 from unpad.engine.choose import UncompiledCellWarning, engine
-from unpad.engine.native_engine import trim
+from unpad.engine.native_engine import machine_peak, trim
 from unpad.errors import ArgumentError, ArgumentTypeError, RowIndexError, UnpadError
 from unpad.explain import Explanation, explain
 from unpad.functional import bidirectional_dynamic_rnn, dynamic_rnn, static_rnn
@@ -32,6 +32,7 @@ __all__ = [
     "dynamic_rnn",
     "engine",
     "explain",
+    "machine_peak",
     "nn",
     "select_rows",
     "static_rnn",

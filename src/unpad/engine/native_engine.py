@@ -7,13 +7,14 @@ compiled.
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch  # before unpad._native, which binds to the OpenMP runtime that torch has loaded
 
 from unpad.compiler.program import Kind
-from unpad.errors import ArgumentError, ArgumentTypeError
+from unpad.errors import ArgumentError, ArgumentTypeError, UnpadError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,6 +60,32 @@ def opcodes() -> dict[str, tuple[int, int]]:
 def tier() -> str:
     """The instruction set in use: ``generic``, ``avx2`` or ``avx512`` (``UNPAD_ISA`` overrides)."""
     return _native.tier()
+
+
+def machine_peak(threads: int | None = None, dtype: torch.dtype = torch.float32) -> float:
+    """Measure the floating-point operations a second that this machine's multiply-adds can do.
+
+    Independent chains of multiply-adds (two operations each) in registers, without memory, in the
+    instruction set in use: what no product can exceed, so that a speed can be told as a share of
+    it. ``threads`` of them run at once (None: as many as torch uses), at most one a core; ``dtype``
+    is float32 or float64. The best of eight runs, in some 20 ms; other work on the machine lowers
+    it. Raises `UnpadError` where the native engine is missing.
+
+    >>> import unpad
+    >>> unpad.machine_peak(threads=1) > 1e8
+    True
+    """
+    if not available():
+        raise UnpadError(f"machine_peak measures the native engine: {unavailable_reason()}")
+    if dtype not in (torch.float32, torch.float64):
+        raise ArgumentError("dtype", dtype, "torch.float32 or torch.float64", "choose one of them")
+    most = os.cpu_count() or 1
+    wanted = min(torch.get_num_threads(), most) if threads is None else threads
+    if isinstance(wanted, bool) or not isinstance(wanted, int):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ArgumentTypeError("threads", wanted, f"an integer from 1 to {most}", "pass an int")
+    if not 1 <= wanted <= most:
+        raise ArgumentError("threads", wanted, f"an integer from 1 to {most}", "choose fewer")
+    return _native.machine_peak(wanted, dtype == torch.float64)
 
 
 def trim() -> int:
