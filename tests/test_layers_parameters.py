@@ -54,6 +54,28 @@ def test_positional_arguments_are_torchs():
     assert un.LSTM(3, 4, 2, False, True, 0.5, True, 2).proj_size == 2
 
 
+def replica(module):
+    """What torch.nn.DataParallel makes on each GPU: plain tensors in place of parameters."""
+    made = module._replicate_for_data_parallel()
+    for name, parameter in module._parameters.items():
+        setattr(made, name, None if parameter is None else parameter * 1)
+    for name, child in module._modules.items():
+        made._modules[name] = replica(child)
+    return made
+
+
+@pytest.mark.parametrize("make", [un.GRU, un.LSTM, lambda i, h: un.Recurrent(un.GRUCell(i, h))])
+def test_a_replica_of_data_parallel_runs_and_gives_gradients_to_the_original(make):
+    layer, x = make(3, 4), torch.randn(5, 2, 3)
+    output, _ = replica(layer)(x)
+    wanted, _ = layer(x)
+    assert torch.equal(output, wanted)
+    parameters = list(layer.parameters())
+    pairs = [torch.autograd.grad(o.square().sum(), parameters) for o in (output, wanted)]
+    for a, b in zip(*pairs, strict=True):
+        assert torch.equal(a, b)
+
+
 def test_copies_of_a_layer_are_layers_of_their_own(kind):
     layer, _ = pair(kind, 3, 4, num_layers=2, bidirectional=True)
     x = torch.randn(5, 2, 3, dtype=torch.float64)

@@ -17,32 +17,11 @@ from torch import Tensor, nn
 
 import unpad
 from oracle import assert_close, assert_same, batch, expected, loop, outcome
+from reports import UNSORTED, HandGRU, each_engine, each_layer
+from torch_pairs import flat
 from unpad import Cell, Ragged
 from unpad.engine import choose
-from unpad.nn import GRU, LSTM, RNN, GRUCell, LSTMCell, Recurrent
-
-PAIRS = [(RNN, nn.RNN), (GRU, nn.GRU), (LSTM, nn.LSTM)]
-each_layer = pytest.mark.parametrize(("ours", "theirs"), PAIRS, ids=["RNN", "GRU", "LSTM"])
-each_engine = pytest.mark.parametrize("engine", ["auto", "torch", "eager"])
-UNSORTED = [2, 5, 1, 4]
-
-
-class HandGRU(Cell):
-    """A GRU as a user writes it: four Linears."""
-
-    def __init__(self, input_size: int, hidden_size: int) -> None:
-        super().__init__()
-        self.input_size, self.state_size = input_size, hidden_size
-        self.x_gates = nn.Linear(input_size, 2 * hidden_size)
-        self.h_gates = nn.Linear(hidden_size, 2 * hidden_size)
-        self.x_new = nn.Linear(input_size, hidden_size)
-        self.h_new = nn.Linear(hidden_size, hidden_size)
-
-    def forward(self, x, h):
-        r, z = torch.sigmoid(self.x_gates(x) + self.h_gates(h)).chunk(2, dim=-1)
-        n = torch.tanh(self.x_new(x) + r * self.h_new(h))
-        h = (1 - z) * n + z * h
-        return h, h
+from unpad.nn import GRU, LSTM, GRUCell, LSTMCell, Recurrent
 
 
 class CumulativeProduct(Cell):
@@ -89,10 +68,6 @@ class Attending(Cell):
         return read, h + 0.5 * read
 
 
-def states(state: Any) -> tuple[Tensor, ...]:
-    return state if isinstance(state, tuple) else (state,)
-
-
 def check(cell: nn.Module, lengths: list[int], engine: str = "auto", **options: Any) -> None:
     """Outputs, states and all gradients of the public door equal those of the loop."""
     cell = cell.double()
@@ -127,7 +102,7 @@ def test_32_layers_had_to_be_alike_and_variants_meant_editing_internals(
         values = torch.cat([run[0] for run in runs], -1)
         found = final[place] if bidirectional else (final[place],)
         for mine, run in zip(found, runs, strict=True):
-            for leaf, wanted in zip(states(mine), states(run[1]), strict=True):
+            for leaf, wanted in zip(flat(mine), flat(run[1]), strict=True):
                 assert_close(leaf, wanted, 1e-10)
     assert_close(output.values, values, 1e-10)
 
@@ -223,7 +198,7 @@ def test_68_deep_layers_of_unequal_width_were_wrong_on_one_path(
         mine = torch.autograd.grad(output.sin().sum(), [x, *layer.parameters()])
     wanted, wanted_final = reference(x)
     right = torch.autograd.grad(wanted.sin().sum(), [x, *reference.parameters()])
-    pairs = [(output, wanted), *zip(states(final), states(wanted_final), strict=True)]
+    pairs = [(output, wanted), *zip(flat(final), flat(wanted_final), strict=True)]
     for left, other in [*pairs, *zip(mine, right, strict=True)]:
         assert_close(left, other, 1e-10)
 
@@ -241,7 +216,9 @@ def test_72_outputs_were_wildly_wrong_above_a_batch_of_100(batch_size: int) -> N
 
 def test_74_gru_meant_two_formulas() -> None:
     reference = nn.GRU(3, 4, batch_first=True).double()
-    after, before = (GRU(3, 4, batch_first=True, reset_after=flag).double() for flag in (1, 0))
+    after, before = (
+        GRU(3, 4, batch_first=True, reset_after=flag).double() for flag in (True, False)
+    )
     for layer in (after, before):
         layer.load_state_dict(reference.state_dict())
     reference.load_state_dict(after.state_dict())  # and back

@@ -24,12 +24,10 @@ from torch.utils.data import DataLoader
 
 import unpad
 from oracle import assert_close, loop, offsets_of
+from reports import UNSORTED, each_layer
+from torch_pairs import flat
 from unpad import Ragged
 from unpad.nn import GRU, LSTM, RNN, Recurrent
-
-PAIRS = [(RNN, nn.RNN), (GRU, nn.GRU), (LSTM, nn.LSTM)]
-UNSORTED = [2, 5, 1, 4]
-each_layer = pytest.mark.parametrize(("ours", "theirs"), PAIRS, ids=["RNN", "GRU", "LSTM"])
 
 
 def twins(ours: Any, theirs: Any, *sizes: int, **options: Any) -> tuple[nn.Module, nn.Module]:
@@ -44,14 +42,10 @@ def rows_of(lengths: list[int], width: int = 3) -> list[Tensor]:
     return [torch.randn(n, width, dtype=torch.float64, requires_grad=True) for n in lengths]
 
 
-def states(state: Any) -> tuple[Tensor, ...]:
-    return state if isinstance(state, tuple) else (state,)
-
-
 def alone(reference: nn.Module, rows: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
     """Each row of at least one step by itself: outputs, and final states joined over the rows."""
     results = [reference(row[None]) for row in rows]
-    finals = zip(*(states(state) for _, state in results), strict=True)
+    finals = zip(*(flat(state) for _, state in results), strict=True)
     return [output[0] for output, _ in results], [torch.cat(leaf, 1) for leaf in finals]
 
 
@@ -76,16 +70,16 @@ def test_1_callers_had_to_sort_by_length_and_unsort_everything(ours: Any, theirs
     rows = rows_of(UNSORTED)
     output, final = layer(Ragged.from_list(rows))
     outputs, finals = alone(reference, rows)
-    for mine, expected in zip([*output, *states(final)], [*outputs, *finals], strict=True):
+    for mine, expected in zip([*output, *flat(final)], [*outputs, *finals], strict=True):
         assert_close(mine, expected, 1e-10)
-    mine = gradients(loss_of(output.to_list(), states(final)), [*rows, *layer.parameters()])
+    mine = gradients(loss_of(output.to_list(), flat(final)), [*rows, *layer.parameters()])
     wanted = gradients(loss_of(outputs, finals), [*rows, *reference.parameters()])
     for gradient, expected in zip(mine, wanted, strict=True):
         assert_close(gradient, expected, 1e-10)
     order = [2, 0, 3, 1]
     shuffled, shuffled_final = layer(Ragged.from_list([rows[i] for i in order]))
     assert shuffled.equal(output[order])
-    for leaf, expected in zip(states(shuffled_final), states(final), strict=True):
+    for leaf, expected in zip(flat(shuffled_final), flat(final), strict=True):
         assert torch.equal(leaf, expected[:, order])
 
 
@@ -94,7 +88,7 @@ def test_2_rows_were_mixed_up_silently_after_sorting(ours: Any, theirs: Any) -> 
     rows = [torch.full((n, 1), float(i)).requires_grad_() for i, n in enumerate(UNSORTED)]
     _, final = ours(1, 4)(Ragged.from_list(rows))
     for i in range(len(rows)):
-        reached = gradients(states(final)[0][0, i].sum(), rows)
+        reached = gradients(flat(final)[0][0, i].sum(), rows)
         assert [bool(g.any()) for g in reached] == [j == i for j in range(len(rows))]
 
 
@@ -293,7 +287,7 @@ def test_21_words_of_length_0_were_refused(ours: Any, theirs: Any) -> None:
     given = tuple(h0) if ours is LSTM else h0[0]
     output, final = layer(Ragged.from_list(rows_of([0, 3, 0, 2])), given)
     assert output.lengths.tolist() == [0, 3, 0, 2]
-    for leaf, start in zip(states(final), h0, strict=True):
+    for leaf, start in zip(flat(final), h0, strict=True):
         assert torch.equal(leaf[:, [0, 2]], start[:, [0, 2]])
         weights = torch.randn(4).double()
         (gradient,) = gradients((leaf[0, 0] * weights).sum(), [start])
@@ -334,9 +328,9 @@ def test_24_a_batch_of_nothing_but_empty_sequences_raised(
     x = torch.full((5, 3, 3), float("nan"))
     output, final = layer(x, tuple(h0) if ours is LSTM else h0[0], lengths=[0, 0, 0])
     assert not output.any()
-    for leaf, start in zip(states(final), h0, strict=True):
+    for leaf, start in zip(flat(final), h0, strict=True):
         assert torch.equal(leaf, start)
-    sum(leaf.sum() for leaf in states(final)).backward()
+    sum(leaf.sum() for leaf in flat(final)).backward()
     assert all(torch.equal(start.grad, torch.ones_like(start)) for start in h0)
     assert all(p.grad is None or not p.grad.any() for p in layer.parameters())
 
@@ -351,7 +345,7 @@ def test_25_an_empty_tensor_gave_an_error_or_nan(
     optimizer = torch.optim.AdamW(parameters)
     output, final = model(Ragged.from_lengths(torch.zeros(0, 3), lengths))
     assert output.values.shape == (0, 4)
-    assert states(final)[0].shape == (1, len(lengths), 4)
+    assert flat(final)[0].shape == (1, len(lengths), 4)
     targets = output.detach().map(lambda v: v.new_zeros(0, dtype=torch.int64))
     F.cross_entropy(score(output), targets).backward()
     optimizer.step()

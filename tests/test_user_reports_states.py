@@ -13,40 +13,14 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import unpad
 from oracle import assert_close, loop
-from unpad import Cell, Ragged
+from reports import UNSORTED, HandGRU, each_layer
+from torch_pairs import flat
+from unpad import Ragged
 from unpad.nn import GRU, LSTM, RNN, GRUCell, Recurrent
-
-PAIRS = [(RNN, nn.RNN), (GRU, nn.GRU), (LSTM, nn.LSTM)]
-each_layer = pytest.mark.parametrize(("ours", "theirs"), PAIRS, ids=["RNN", "GRU", "LSTM"])
-each_engine = pytest.mark.parametrize("engine", ["auto", "torch", "eager"])
-UNSORTED = [2, 5, 1, 4]
-
-
-class HandGRU(Cell):
-    """A GRU as a user writes it: four Linears."""
-
-    def __init__(self, input_size: int, hidden_size: int) -> None:
-        super().__init__()
-        self.input_size, self.state_size = input_size, hidden_size
-        self.x_gates = nn.Linear(input_size, 2 * hidden_size)
-        self.h_gates = nn.Linear(hidden_size, 2 * hidden_size)
-        self.x_new = nn.Linear(input_size, hidden_size)
-        self.h_new = nn.Linear(hidden_size, hidden_size)
-
-    def forward(self, x, h):
-        r, z = torch.sigmoid(self.x_gates(x) + self.h_gates(h)).chunk(2, dim=-1)
-        n = torch.tanh(self.x_new(x) + r * self.h_new(h))
-        h = (1 - z) * n + z * h
-        return h, h
-
-
-def states(state: Any) -> tuple[Tensor, ...]:
-    return state if isinstance(state, tuple) else (state,)
-
 
 # 1i. Both directions -----------------------------------------------------------------------------
 
@@ -94,7 +68,7 @@ def test_102_masked_bidirectional_layers_were_wrong_or_crashed(ours: Any, theirs
     for i, row in enumerate(output):
         wanted, wanted_final = reference(x[i, mask[i].bool()][None])
         assert_close(row, wanted[0], 1e-10)
-        for leaf, right in zip(states(final), states(wanted_final), strict=True):
+        for leaf, right in zip(flat(final), flat(wanted_final), strict=True):
             assert_close(leaf[:, i], right[:, 0], 1e-10)
 
 
@@ -105,7 +79,7 @@ def test_103_lengths_were_optional_yet_required(ours: Any, theirs: Any) -> None:
     given = (h0, h0 + 1) if ours is LSTM else h0
     without, with_lengths = layer(x, given), layer(x, given, lengths=[5, 5])
     assert torch.equal(without[0], with_lengths[0])
-    for left, right in zip(states(without[1]), states(with_lengths[1]), strict=True):
+    for left, right in zip(flat(without[1]), flat(with_lengths[1]), strict=True):
         assert left.shape == (2, 2, 4)
         assert torch.equal(left, right)
 
@@ -210,7 +184,7 @@ def test_112_there_was_no_initial_state_and_not_all_final_ones(ours: Any, theirs
 
     def run(h0: Tensor) -> tuple[Tensor, ...]:
         output, final = layer(ragged, (h0, h0.cos()) if ours is LSTM else h0)
-        return output.values, *states(final)
+        return output.values, *flat(final)
 
     assert torch.autograd.gradcheck(run, h0)
     learned = Recurrent(GRUCell(2, 3), learned_initial_state=True)

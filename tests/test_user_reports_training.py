@@ -17,14 +17,9 @@ from torch.nn.utils import parametrizations, parametrize
 
 import unpad
 from oracle import assert_close, loop, offsets_of
+from reports import UNSORTED, each_engine, each_layer
 from unpad import Cell, Ragged
-from unpad.nn import GRU, LSTM, RNN, GRUCell, LSTMCell, Recurrent
-
-PAIRS = [(RNN, nn.RNN), (GRU, nn.GRU), (LSTM, nn.LSTM)]
-each_layer = pytest.mark.parametrize(("ours", "theirs"), PAIRS, ids=["RNN", "GRU", "LSTM"])
-each_engine = pytest.mark.parametrize("engine", ["auto", "torch", "eager"])
-UNSORTED = [2, 5, 1, 4]
-
+from unpad.nn import GRU, GRUCell, LSTMCell, Recurrent
 
 # 1k. Regularisation ------------------------------------------------------------------------------
 

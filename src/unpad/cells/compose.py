@@ -9,9 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from unpad.cells.arguments import check_like
-from unpad.cells.cell import Cell, Size, feature_shape, first_size, start_like
-from unpad.cells.gated import GatedCell
-from unpad.cells.layer_norm_lstm import LayerNormLSTMCell
+from unpad.cells.cell import Cell, Size, feature_shape, first_floating, first_size, start_like
 from unpad.errors import ArgumentError, ArgumentTypeError
 from unpad.nest import Nest, leaves
 
@@ -182,28 +180,32 @@ def check_tokens(cell: nn.Module, argument: str, given: Any) -> None:
 
     What a user's cell can take only its forward knows: it may embed integers, or convert.
     """
-    while isinstance(cell, (Stack, Wrapper)):
-        cell = cell.cells[0] if isinstance(cell, Stack) else cell.cell
-    if _multiplies(cell):
-        check_like(argument, given, next(cell.parameters()))
+    if not _is_ours(cell):
+        return
+    if isinstance(cell, (Stack, Wrapper)):
+        inner = cell.cells[0] if isinstance(cell, Stack) else cell.cell
+        check_tokens(inner, argument, given)
+    elif (like := first_floating(cell)) is not None:
+        check_like(argument, given, like)
 
 
 def check_states(cell: nn.Module, argument: str, given: Nest) -> None:
     """Likewise for the initial states of every cell of ours, formed like the cell's state."""
+    if not _is_ours(cell):
+        return
     if isinstance(cell, Stack):
         for inner, state in zip(cell.cells, given, strict=True):
             check_states(inner, argument, state)
     elif isinstance(cell, Wrapper):
         check_states(cell.cell, argument, given)
-    elif _multiplies(cell):
+    elif (like := first_floating(cell)) is not None:
         for leaf in leaves(given):
-            check_like(argument, leaf, next(cell.parameters()))
+            check_like(argument, leaf, like)
 
 
-def _multiplies(cell: nn.Module) -> bool:
-    """Whether a cell runs a forward of ours, which multiplies what comes in with parameters."""
-    ours = type(cell).forward.__module__.startswith("unpad.cells.")
-    return ours and isinstance(cell, (GatedCell, LayerNormLSTMCell))
+def _is_ours(cell: nn.Module) -> bool:
+    """Whether a cell runs a forward of this package, whose products have parameters in them."""
+    return type(cell).forward.__module__.startswith("unpad.cells.")
 
 
 def _plain(shape: Sequence[int]) -> Any:

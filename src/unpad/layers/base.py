@@ -187,15 +187,17 @@ class Layers(nn.Module, Generic[State]):
                 read. None: every sequence has S steps.
 
         Returns:
-            The last layer's output in the form of the input, [..., directions * (P or H)], 0 past
-            the end of a sequence, and the final states, formed like ``hx``: after the last token,
-            or the first for the backward direction. A sequence of length 0 keeps its initial state.
-            Rows are in the input's order.
+            The last layer's output, [..., directions * (P or H)] in the form of the input and 0
+            past the end of a sequence; and the final states, formed like ``hx``: after the last
+            token, or the first for the backward direction. A sequence of length 0 keeps its initial
+            state. Rows are in the input's order.
 
         Raises:
             ArgumentError, ArgumentTypeError: wrong input, states or lengths, before any work.
         """
-        weight = next(self.parameters())
+        weight = next(self.parameters(), None)
+        if weight is None:  # DataParallel's replicas hold plain tensors
+            weight = self.all_weights[0][0]
         batch = open_input(
             input,
             lengths,
