@@ -101,7 +101,7 @@ def test_a_refused_cell_names_operation_line_and_reason() -> None:
 
 
 def test_what_is_no_cell_is_refused_in_words() -> None:
-    with pytest.raises(unpad.ArgumentTypeError, match=r"LSTM.*unpad\.Cell"):
+    with pytest.raises(unpad.ArgumentTypeError, match=r"LSTM.*use unpad\.nn\.LSTMCell"):
         explain(unpad.nn.LSTM(3, 4))
 
 

@@ -311,6 +311,7 @@ def test_what_is_no_cell_is_told_what_to_give(given: Any, says: str) -> None:
         ("cell", Residual),
         ("cell", lambda cell: unpad.dynamic_rnn(cell, X)),
         ("cell", lambda cell: unpad.static_rnn(cell, [X[0]])),
+        ("cell", unpad.explain),
         ("cell_bw", lambda cell: unpad.bidirectional_dynamic_rnn(GRUCell(3, 4), cell, X)),
         (r"cell\[1\]", lambda cell: Recurrent([GRUCell(3, 4), cell])),
         (r"cells\[0\]", lambda cell: Stack([cell])),
@@ -318,6 +319,18 @@ def test_what_is_no_cell_is_told_what_to_give(given: Any, says: str) -> None:
     for argument, build in places:
         with pytest.raises(ArgumentTypeError, match=f"argument `{argument}`: got {says}"):
             build(given)
+
+
+def test_explain_takes_what_runs() -> None:
+    class Bare(nn.Module):
+        input_size = state_size = 3
+
+        def forward(self, x, h):
+            h = torch.tanh(x + h)
+            return h, h
+
+    assert Recurrent(Bare())(X)[0].shape == (2, 5, 3)
+    assert unpad.explain(Bare()).name == "Bare"
 
 
 def test_one_cell_in_place_of_a_list_is_told_to_be_a_list() -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from unpad.cells.cell import feature_shape, first_floating, start
+from unpad.cells.compose import check_cell, size_of
 from unpad.compiler.build import Compiled, Programs
 from unpad.compiler.differentiate import Needs
 from unpad.compiler.lower import Once, OnceRef, once_refs
@@ -15,7 +16,6 @@ from unpad.compiler.program import Instruction, Kind, Operand, Pass, PhaseKind
 from unpad.compiler.schedule import Scheduled
 from unpad.compiler.trace import Refused
 from unpad.engine import choose, native_engine
-from unpad.errors import ArgumentTypeError
 
 _SIGNS = {
     "add": "+",
@@ -67,31 +67,24 @@ def explain(cell: nn.Module, *, dtype: torch.dtype | None = None) -> Explanation
     native one, the operation and the source line that are the reason.
 
     Args:
-        cell: an `unpad.Cell`, or any module with ``input_size`` and ``initial_state``.
+        cell: any cell.
         dtype: of input and floating states; the dtype of its first parameter unless given.
 
     Raises:
-        TypeError: the module is not a cell.
+        ArgumentTypeError: it is not a cell.
+        What the cell's own forward raises.
 
     >>> import unpad
     >>> print(explain(unpad.nn.RNNCell(2, 3)))  # doctest: +ELLIPSIS
     RNNCell: ...
     """
-    if not hasattr(cell, "initial_state") or not hasattr(cell, "input_size"):
-        raise ArgumentTypeError(
-            "cell",
-            type(cell).__name__,
-            "an unpad.Cell (with input_size, state_size and initial_state)",
-            "for a layer, explain one of the cells that it is made of",
-        )
-    held: Any = cell
-    first = next(iter(cell.parameters()), None)
+    check_cell(cell, "cell")
+    first = first_floating(cell)
     dtype = dtype or (torch.get_default_dtype() if first is None else first.dtype)
     device = None if first is None else first.device
-    sizes = (held.input_size,) if isinstance(held.input_size, int) else tuple(held.input_size)
-    x = torch.zeros(2, *sizes, dtype=dtype, device=device)
-    state = held.initial_state(2, dtype=dtype, device=device)
-    compiled = choose.compiled(cell, x, state)
+    features = feature_shape(size_of(cell, "input_size"))
+    x = torch.zeros(2, *features, dtype=dtype, device=device)
+    compiled = choose.compiled(cell, x, start(cell, 2, x))
     name = type(cell).__name__
     if isinstance(compiled, Refused):
         text = f"{name}: eager engine, a torch loop over time\n  since {compiled}"

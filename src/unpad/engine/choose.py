@@ -24,7 +24,7 @@ from unpad.compiler.schedule import Scheduled
 from unpad.compiler.step import Noise
 from unpad.compiler.trace import MixesRows, Refused, without_autocast
 from unpad.engine import autograd, eager, native_engine, torch_engine
-from unpad.errors import ArgumentError
+from unpad.errors import ArgumentError, quoted
 from unpad.nest import Nest, leaves, rebuild
 
 ENGINES = ("auto", "native", "torch", "eager")
@@ -61,7 +61,8 @@ def engine(name: str) -> Generator[None]:
 
 def _check_name(argument: str, name: str) -> str:
     if name not in ENGINES:
-        raise ArgumentError(argument, name, f"one of {', '.join(ENGINES)}", "choose one of these")
+        allowed = f"one of {', '.join(ENGINES)}"
+        raise ArgumentError(argument, quoted(name), allowed, "choose one of these")
     return name
 
 
