@@ -10,17 +10,17 @@
 namespace unpad {
 namespace UNPAD_TIER {
 
-// sum_j f(x[j]) for j < n, in lanes and then across them; `f` sees vectors, the tail masked.
-template <class T, class F>
-inline T sum_along(const T* x, int64_t n, F f) {
+// sum_j f(x[j], ...) for j < n, in lanes and then across them; `f` sees vectors, the tail masked.
+template <class T, class F, class... X>
+inline T sum_along(int64_t n, F f, const X*... x) {
     constexpr int lanes = kLanes<T>;
     typename Lanes<T>::Vec total{};
     int64_t i = 0;
-    for (; i + lanes <= n; i += lanes) total += f(load(x + i));
+    for (; i + lanes <= n; i += lanes) total += f(load(x + i)...);
     if (i == n) return sum_lanes<T>(total);
     const int rest = static_cast<int>(n - i);
     T tail[lanes] = {};
-    store_n(tail, f(load_n(x + i, rest)), rest);  // f(0) of the lanes past the end is dropped
+    store_n(tail, f(load_n(x + i, rest)...), rest);  // f(0) of the lanes past the end is dropped
     return sum_lanes<T>(total + load(tail));
 }
 
@@ -37,7 +37,7 @@ void sum_features(const Step& step, RowMaps index, int64_t rows) {
         T* out = RowsOf<T>(step.out, index)[r];
         for (int64_t o = 0; o < outer; ++o, x += n * inner, out += inner) {
             if (inner == 1) {
-                *out = sum_along(x, n, [](auto v) { return v; });
+                *out = sum_along<T>(n, [](auto v) { return v; }, x);
                 continue;
             }
             for (int64_t i = 0; i < inner; ++i) out[i] = x[i];
@@ -139,9 +139,9 @@ struct Moments {
 // Two passes: the one-pass variance loses every digit of inputs far from zero.
 template <class T>
 inline Moments<T> moments(const T* x, int64_t n, T eps) {
-    const T mean = sum_along(x, n, [](auto v) { return v; }) / static_cast<T>(n);
-    const T variance =
-        sum_along(x, n, [mean](auto v) { return (v - mean) * (v - mean); }) / static_cast<T>(n);
+    const T mean = sum_along<T>(n, [](auto v) { return v; }, x) / static_cast<T>(n);
+    const auto square = [mean](auto v) { return (v - mean) * (v - mean); };
+    const T variance = sum_along<T>(n, square, x) / static_cast<T>(n);
     return {mean, 1 / std::sqrt(variance + eps)};
 }
 
@@ -167,6 +167,25 @@ void inv_std_features(const Step& step, RowMaps index, int64_t rows) {
         const T eps = *RowsOf<T>(step.args[1], index)[r];
         T* out = RowsOf<T>(step.out, index)[r];
         for (int64_t o = 0; o < outer; ++o) out[o] = moments(x + o * n, n, eps).inv_std;
+    }
+}
+
+// r (g - mean(g) - y mean(g y)): g the gradient of y = normalize(x), r = inv_std(x).
+template <class T>
+void normalize_grad_features(const Step& step, RowMaps index, int64_t rows) {
+    const int64_t outer = step.dims[0], n = step.dims[1];
+    for (int64_t i = 0; i < rows; ++i) {
+        const T* g = RowsOf<T>(step.args[0], index)[i];
+        const T* y = RowsOf<T>(step.args[1], index)[i];
+        const T* r = RowsOf<T>(step.args[2], index)[i];
+        T* out = RowsOf<T>(step.out, index)[i];
+        for (int64_t o = 0; o < outer; ++o, g += n, y += n, out += n) {
+            const auto product = [](auto v, auto w) { return v * w; };
+            const T mean = sum_along<T>(n, [](auto v) { return v; }, g) / static_cast<T>(n);
+            const T pull = sum_along<T>(n, product, g, y) / static_cast<T>(n);
+            const T scale = r[o];
+            for (int64_t j = 0; j < n; ++j) out[j] = scale * (g[j] - mean - y[j] * pull);
+        }
     }
 }
 

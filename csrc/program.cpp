@@ -136,6 +136,14 @@ class Checker {
                 require(in_.args[1].width == 1, "eps is one number");
                 disjoint(in_.args[1]);
                 break;
+            case Rule::NormalizeGrad:
+                widths(dims(2), dims(2));
+                require(in_.args[1].width == dims(2),
+                        "the normalized row is as wide as its gradient");
+                require(in_.args[2].width == in_.dims[0], "one factor a group");
+                disjoint(in_.args[1]);
+                disjoint(in_.args[2]);
+                break;
             case Rule::Take:
                 table(in_.out.width, in_.args[0].width);
                 disjoint(in_.args[0]);

@@ -29,6 +29,8 @@ constexpr RowKernel row_kernel() {
         return normalize_features<T>;
     else if constexpr (op == op_inv_std)
         return inv_std_features<T>;
+    else if constexpr (op == op_normalize_grad)
+        return normalize_grad_features<T>;
     else if constexpr (op == op_take)
         return take_features<T>;
     else if constexpr (op == op_scatter)

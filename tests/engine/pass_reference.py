@@ -101,6 +101,10 @@ def over_features(op: str, args: list[Array], dims: tuple[int, ...]) -> Array:
     if op in ("normalize", "inv_std"):
         scale = 1 / np.sqrt(x.var(axis=1, keepdims=True) + args[1])
         return scale if op == "inv_std" else (x - x.mean(axis=1, keepdims=True)) * scale
+    if op == "normalize_grad":
+        y, scale = args[1].reshape(dims), args[2].reshape(-1, 1)
+        pulled = y * (x * y).mean(axis=1, keepdims=True)
+        return scale * (x - x.mean(axis=1, keepdims=True) - pulled)
     return {"sum": lambda: x.sum(axis=1), "max": lambda: x.max(axis=1)}.get(
         op, {"softmax": lambda: _softmax(x), "onehot_max": lambda: _onehot(x)}.get(op, lambda: x)
     )()

@@ -88,6 +88,8 @@ def feature_pass(name: str, dims: tuple[int, ...]) -> Pass:
     args: list[Operand] = [b.stream(size_in)]
     if name in ("normalize", "inv_std"):
         args.append(b.constant(1e-5))
+    if name == "normalize_grad":
+        args += [b.stream(wide), b.stream(outer)]
     b.phase(BULK, op(name, b.stream(size_out), *args, dims=dims))
     return b.build()
 
@@ -102,7 +104,7 @@ def test_along_an_axis_of_the_features(
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", ["normalize", "inv_std"])
+@pytest.mark.parametrize("name", ["normalize", "inv_std", "normalize_grad"])
 @pytest.mark.parametrize("dims", [(1, 2), (1, 130), (4, 32), (3, 5)])
 def test_normalization(name: str, dims: tuple[int, ...], dtype: torch.dtype) -> None:
     assert_like_reference(feature_pass(name, dims), LENGTHS, dtype)

@@ -170,16 +170,8 @@ def _softmax(graph: Graph, y: int, grad: int) -> Grads:
 def _normalize(graph: Graph, y: int, grad: int) -> Grads:
     """r (g - mean(g) - y mean(g y)) with r = 1/sqrt(var + eps): Ba et al. 2016, appendix."""
     node = graph[y]
-    outer, n = node.dims
-    r = graph.op("inv_std", *node.args, width=outer, dims=node.dims)
-
-    def mean(of: int) -> int:
-        total = graph.reduce("sum", of, outer, n, 1)
-        return _spread(graph, graph.op("mul", total, graph.const(1 / n)), outer, n, 1)
-
-    centred = graph.op("sub", grad, mean(grad))
-    pulled = graph.op("mul", y, mean(graph.op("mul", grad, y)))
-    return graph.op("mul", _spread(graph, r, outer, n, 1), graph.op("sub", centred, pulled)), None
+    r = graph.op("inv_std", *node.args, width=node.dims[0], dims=node.dims)
+    return graph.op("normalize_grad", grad, y, r, width=node.width, dims=node.dims), None
 
 
 def _scatter_back(graph: Graph, y: int, grad: int) -> Grads:
@@ -210,6 +202,12 @@ def _normalized(a: Tensor, eps: Tensor, dims: tuple[int, ...]) -> Tensor:
 
 def _inv_std(a: Tensor, eps: Tensor, dims: tuple[int, ...]) -> Tensor:
     return torch.rsqrt(_view(a, dims).var(-1, correction=0) + eps)
+
+
+def _normalize_grad(g: Tensor, y: Tensor, r: Tensor, dims: tuple[int, ...]) -> Tensor:
+    g, y = _view(g, dims), _view(y, dims)
+    pulled = y * (g * y).mean(-1, keepdim=True)
+    return (r[..., None] * (g - g.mean(-1, keepdim=True) - pulled)).flatten(-2)
 
 
 def _bool(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -375,6 +373,7 @@ _TABLE = [
     _f("softmax", 1, lambda a, dims: _view(a, dims).softmax(-2).flatten(-3), _softmax),
     _f("normalize", 2, _normalized, _normalize),
     _f("inv_std", 2, _inv_std, None),
+    _f("normalize_grad", 3, _normalize_grad, None),
     _f("take", 1, lambda a, table: a[..., list(table)], _scatter_back, dear=False),
     _f(
         "scatter",
