@@ -36,15 +36,16 @@ inline constexpr int kPanelsFor = MR * 8 + MR + 1 <= kRegisters   ? 4
                                   : MR * 4 + MR + 1 <= kRegisters ? 2
                                                                   : 1;
 
-// acc[i][v] += sum over k of a[i][k * a_step] * panel[v][k]
+// acc[i][v] += sum over k of a[i][k * a_step] * panel[v][k], whose rows are `m_step` numbers apart
 template <class T, int MR, int NP>
 inline __attribute__((always_inline)) void multiply(typename Lanes<T>::Vec (&acc)[MR][2 * NP],
                                                     const T* const (&a)[MR], int64_t a_step,
-                                                    const T* m, int64_t panel_size, int64_t depth) {
+                                                    const T* m, int64_t m_step, int64_t panel_size,
+                                                    int64_t depth) {
     using V = typename Lanes<T>::Vec;
     constexpr int lanes = kLanes<T>;
     const auto panel = [&](int64_t k, int v) {
-        return load(m + (v / 2) * panel_size + k * kPanel<T> + (v % 2) * lanes);
+        return load(m + (v / 2) * panel_size + k * m_step + (v % 2) * lanes);
     };
 #pragma GCC unroll 4
     for (int64_t k = 0; k < depth; ++k) {
@@ -134,7 +135,8 @@ void linear_tile(const LinearRows<T>& l, int64_t r, int64_t panel) {
             return load_part(l.start[r + i] + column + v * lanes, left - v * lanes);
         });
     }
-    multiply<T, MR, NP>(acc, a, 1, l.packed + panel * l.panel_size, l.panel_size, l.depth);
+    multiply<T, MR, NP>(acc, a, 1, l.packed + panel * l.panel_size, kPanel<T>, l.panel_size,
+                        l.depth);
     each<MR>([&](int i) {
         each<nv>([&](int v) {
             T* out = l.out[r + i] + column + v * lanes;
@@ -309,7 +311,8 @@ void pack_right(const Ref& a, RowMaps index, int64_t rows, int64_t panel, T* out
 }
 
 template <class T, int MR>
-inline void outer_tile(const T* left, const T* right, int64_t rows, T* acc, int64_t acc_stride) {
+inline void outer_tile(const T* left, const T* right, int64_t right_step, int64_t rows, T* acc,
+                       int64_t acc_stride) {
     using V = typename Lanes<T>::Vec;
     V sum[MR][2];
     const T* a[MR];
@@ -317,7 +320,7 @@ inline void outer_tile(const T* left, const T* right, int64_t rows, T* acc, int6
         a[i] = left + i;
         sum[i][0] = sum[i][1] = V{};
     });
-    multiply<T, MR, 1>(sum, a, MR, right, 0, rows);
+    multiply<T, MR, 1>(sum, a, MR, right, right_step, 0, rows);
     each<MR>([&](int i) {
         each<2>([&](int v) {
             T* at = acc + i * acc_stride + v * kLanes<T>;
@@ -327,36 +330,50 @@ inline void outer_tile(const T* left, const T* right, int64_t rows, T* acc, int6
 }
 
 template <class T, int MR = kTileRows>
-inline void outer_with(int64_t most, const T* left, const T* right, int64_t width, int64_t rows,
-                       T* acc, int64_t acc_stride) {
+inline void outer_with(int64_t most, const T* left, const T* right, int64_t right_step,
+                       int64_t width, int64_t rows, T* acc, int64_t acc_stride) {
     if (most == MR) {
         const int64_t tiles = (width + MR - 1) / MR, full = width - tiles * (MR - 1);
         for (int64_t t = 0, k = 0; t < tiles; ++t) {
             if (t < full) {
-                outer_tile<T, MR>(left + rows * k, right, rows, acc + k * acc_stride, acc_stride);
+                outer_tile<T, MR>(left + rows * k, right, right_step, rows, acc + k * acc_stride,
+                                  acc_stride);
                 k += MR;
             } else if constexpr (MR > 1) {
-                outer_tile<T, MR - 1>(left + rows * k, right, rows, acc + k * acc_stride,
-                                      acc_stride);
+                outer_tile<T, MR - 1>(left + rows * k, right, right_step, rows,
+                                      acc + k * acc_stride, acc_stride);
                 k += MR - 1;
             }
         }
     } else if constexpr (MR > 1) {
-        outer_with<T, MR - 1>(most, left, right, width, rows, acc, acc_stride);
+        outer_with<T, MR - 1>(most, left, right, right_step, width, rows, acc, acc_stride);
     }
 }
 
 template <class T>
-void outer_panel(const T* left, const T* right, int64_t width, int64_t rows, T* acc,
-                 int64_t acc_stride) {
-    outer_with<T>(even_tile(width), left, right, width, rows, acc, acc_stride);
+void outer_panel(const T* left, const T* right, int64_t right_step, int64_t width, int64_t rows,
+                 T* acc, int64_t acc_stride) {
+    outer_with<T>(even_tile(width), left, right, right_step, width, rows, acc, acc_stride);
 }
 
+// Four vectors of columns at once: one alone would wait for its own additions.
 template <class T>
 void sum_rows(const Ref& a, RowMaps index, int64_t rows, T* acc) {
-    constexpr int lanes = kLanes<T>;
+    constexpr int lanes = kLanes<T>, most = 4;
     const RowsOf<T> rows_of(a, index);
-    for (int64_t column = 0; column < a.width; column += lanes) {
+    int64_t column = 0;
+    for (; column + most * lanes <= a.width; column += most * lanes) {
+        typename Lanes<T>::Vec sums[most] = {};
+        for (int64_t r = 0; r < rows; ++r) {
+            const T* from = rows_of[r] + column;
+            each<most>([&](int v) { sums[v] += load(from + v * lanes); });
+        }
+        each<most>([&](int v) {
+            T* at = acc + column + v * lanes;
+            store(at, load(at) + sums[v]);
+        });
+    }
+    for (; column < a.width; column += lanes) {
         const int n = static_cast<int>(std::min<int64_t>(lanes, a.width - column));
         typename Lanes<T>::Vec sum{};
         for (int64_t r = 0; r < rows; ++r) {

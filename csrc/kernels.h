@@ -84,10 +84,11 @@ struct Kernels {
     void (*pack_left)(const Ref& a, RowMaps index, int64_t rows, T* out);
     void (*pack_right)(const Ref& a, RowMaps index, int64_t rows, int64_t panel, T* out);
 
-    // acc[k, n] += sum over rows of left[r, k] * right[r, n] for the columns of one panel. The rows
-    // are summed from zero first: the error grows with the rows of a window, not with all of them.
-    void (*outer)(const T* left, const T* right, int64_t width, int64_t rows, T* acc,
-                  int64_t acc_stride);
+    // acc[k, n] += sum over rows of left[r, k] * right[r, n] for the columns of one panel, packed
+    // or read in place: rows of `right` are right_step numbers apart. The rows are summed from zero
+    // first: the error grows with the rows of a window, not with all of them.
+    void (*outer)(const T* left, const T* right, int64_t right_step, int64_t width, int64_t rows,
+                  T* acc, int64_t acc_stride);
     void (*sum_rows)(const Ref& a, RowMaps index, int64_t rows, T* acc);
 
     // total[j] = sum over i of parts[i * stride + j], in order of i.

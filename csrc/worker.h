@@ -352,14 +352,25 @@ class Worker {
         }
     }
 
+    static constexpr int64_t kFewPages = int64_t{256} << 10;
+
     void outer(const ReducePlan& plan, const OuterGroup& group, RowMaps maps, T* right) {
         const Ref ref = resolve(group.right);
         for (int64_t column = 0; column < group.right.width; column += s_.kernels.panel) {
-            s_.kernels.pack_right(ref, maps, window_.rows, column / s_.kernels.panel, right);
+            const T* from = reinterpret_cast<const T*>(ref.base) + column;
+            int64_t step = ref.stride / static_cast<int64_t>(sizeof(T));
+            // A window's rows follow one another, and whole panels of them can be read where they
+            // are, unless they spread over more pages than the first-level TLB knows.
+            if (ref.map != kRowMap || column + s_.kernels.panel > ref.width ||
+                window_.rows * ref.stride > kFewPages) {
+                s_.kernels.pack_right(ref, maps, window_.rows, column / s_.kernels.panel, right);
+                from = right;
+                step = s_.kernels.panel;
+            }
             for (size_t i = 0; i < group.lefts.size(); ++i) {
                 const size_t left = static_cast<size_t>(group.lefts[i]);
                 const int a = group.accumulators[i];
-                s_.kernels.outer(lefts_[left], right, plan.lefts[left].width, window_.rows,
+                s_.kernels.outer(lefts_[left], from, step, plan.lefts[left].width, window_.rows,
                                  accumulator(a) + column, accumulator_stride(a));
             }
         }
