@@ -253,6 +253,15 @@ def test_a_line_on_standard_input_is_answered_before_the_next_is_written(
     assert process.returncode == 0
 
 
+def names(folder: Path) -> Path:
+    """Texts that are read by character, with the split in the file."""
+    rows = [(f"{'aeiou'[i % 5] * (i % 7)}n{i}", "xy"[i % 2], "train") for i in range(80)]
+    rows += [(f"{'ea'[i % 2]}m{i}", "xy"[i % 2], "valid") for i in range(10)]
+    path = folder / "names.csv"
+    path.write_text("name,nationality,split\n" + "".join(",".join(row) + "\n" for row in rows))
+    return path
+
+
 def wait_for_epochs(run: Path, count: int) -> None:
     deadline = time.monotonic() + 120
     metrics = run / "metrics.jsonl"
@@ -266,9 +275,11 @@ def wait_for_epochs(run: Path, count: int) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="signals")
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("form", ["numbers.jsonl", "names.csv"])
 def test_a_run_killed_at_any_moment_resumes_to_the_same_weights(
-    data: Path, how: signal.Signals, capsys: pytest.CaptureFixture[str]
+    data: Path, form: str, how: signal.Signals, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    data = names(data.parent) if form == "names.csv" else data
     common = ["train", "classify", data, "--epochs", 12, "--batch-tokens", 64, "--hidden", 6]
     common += ["--patience", 0]
     run = data.parent / "killed"
