@@ -81,9 +81,8 @@ struct LinearRows {
     int64_t ahead_per_tile;
 };
 
-// Asks for the next `n` rows of `ahead`, into the second-level cache.
 template <class T>
-inline void fetch(Ahead& ahead, int64_t n) {
+void fetch(Ahead& ahead, int64_t n) {
     constexpr int64_t line = 64;
     const int64_t end = ahead.next + std::min(n, ahead.left());
     for (; ahead.next < end; ++ahead.next) {

@@ -94,6 +94,9 @@ struct Kernels {
     // total[j] = sum over i of parts[i * stride + j], in order of i.
     void (*add_parts)(const T* parts, int64_t n_parts, int64_t stride, int64_t n, T* total);
 
+    // Asks for the next n rows of `ahead`, into the second-level cache.
+    void (*fetch)(Ahead& ahead, int64_t n);
+
     // n * `width` multiply-adds in registers, to measure what the machine can do at best.
     int multiply_adds_width;
     T (*multiply_adds)(int64_t n);

@@ -55,6 +55,7 @@ constexpr Kernels<T> kKernels = {
     outer_panel<T>,
     sum_rows<T>,
     add_parts<T>,
+    fetch<T>,
     kChains * kLanes<T>,
     multiply_adds<T>,
 };

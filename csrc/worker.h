@@ -213,14 +213,14 @@ class Worker {
         steps_.resize(p_.phases.size());
         ahead_.resize(p_.phases.size());
         std::vector<Ref> seen;
-        size_t fetching = p_.phases.size();  // the phase whose products cover what follows
+        size_t fetching = 0;  // the phase that fetches what is first touched now
         for (size_t i = 0; i < p_.phases.size(); ++i) {
             const bool steps = p_.phases[i].kind != PhaseKind::Reduce;
             for (const Instruction& in : p_.phases[i].instructions) {
                 if (steps) steps_[i].push_back(resolve(in));
                 if (in.op == op_linear) fetching = i;
             }
-            if (fetching == p_.phases.size()) continue;
+            if (i == 0 && !steps) continue;
             for (const Instruction& in : p_.phases[i].instructions) {
                 for (const Operand& o : in.args) fetch_ahead(resolve(o), seen, fetching);
                 if (steps) fetch_ahead(resolve(in.out), seen, fetching);
@@ -290,24 +290,33 @@ class Worker {
         for (const Step& step : steps) s_.kernels.row[step.op](step, maps, rows);
     }
 
-    // Rows [row, row + rows) of the window come next.
-    void look_ahead(const std::vector<Ref>& streams, int64_t row, int64_t rows) {
+    // Rows [row, row + rows) of the window come next: products fetch them, or they are fetched now.
+    void look_ahead(const std::vector<Ref>& streams, int64_t row, int64_t rows, bool now) {
         now_ = Ahead{streams.data(), static_cast<int64_t>(streams.size()), window_.token + row,
                      std::min(rows, window_.rows - row), 0};
+        if (now) s_.kernels.fetch(now_, now_.left());
+    }
+    static bool multiplies(const std::vector<Step>& steps) {
+        return std::any_of(steps.begin(), steps.end(),
+                           [](const Step& step) { return step.op == op_linear; });
     }
 
     void bulk(const std::vector<Step>& steps, const std::vector<Ref>& ahead) {
         const int64_t blocks = (window_.rows + s_.geometry.block - 1) / s_.geometry.block;
         const int64_t size = (window_.rows + blocks - 1) / blocks;
+        const bool at_once = !multiplies(steps);
+        look_ahead(ahead, 0, size, true);
         for (int64_t row = 0; row < window_.rows; row += size) {
             const int64_t rows = std::min(size, window_.rows - row);
-            look_ahead(ahead, row + rows, size);
+            look_ahead(ahead, row + rows, size, at_once);
             run_steps(steps, maps_at(row, 0), rows);
         }
     }
 
     void loop(const std::vector<Step>& steps, const std::vector<Ref>& ahead,
               const std::vector<int>& states) {
+        const bool at_once = !multiplies(steps);
+        look_ahead(ahead, 0, window_.step_begin[1], true);
         size_t start = 0;
         for (int64_t s = 0; s < window_.steps(); ++s) {
             const int64_t begin = window_.step_begin[static_cast<size_t>(s)];
@@ -315,7 +324,7 @@ class Worker {
             for (; start < window_.starts.size() && window_.starts[start].row < end; ++start) {
                 begin_sequence(window_.starts[start], window_.first_step + s, states);
             }
-            look_ahead(ahead, end, end - begin);
+            look_ahead(ahead, end, end - begin, at_once);
             run_steps(steps, maps_at(begin, window_.first_step + s), end - begin);
         }
     }
