@@ -198,6 +198,7 @@ def refusal(path: Path, roles: Roles | None = None) -> str:
         ("a.jsonl", '{"x": [[1, 2]]}\n{"x": [[1]]}', "line 2, column `x`: 1 features a step"),
         ("a.jsonl", '{"x": [1, "2"]}', "line 1, column `x`: "),
         ("a.jsonl", '{"x": ["a"]}\n{"x": [1]}', "line 2, column `x`: 1 is no token"),
+        ("a.jsonl", '{"x": ["a"]}\n{"x": ["\\ud83d"]}', "line 2: not valid JSON"),
         ("a.jsonl", '{"x": [1], "label": 0.5}', "line 1, column `label`: 0.5 is no label"),
         ("a.jsonl", '{"a": [1], "b": [2]}', "the columns a, b could all be the sequence"),
         ("a.jsonl", '{"label": 1}', "no column holds sequences (columns: label)"),

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from unpad.data import Vocabulary
 from unpad.data.vocabulary import choose_tokens_of
@@ -60,3 +65,23 @@ def test_sentences_are_read_by_word_and_names_by_character() -> None:
 def test_an_unknown_kind_of_token_is_refused() -> None:
     with pytest.raises(ArgumentError, match="argument `tokens`"):
         Vocabulary.build(["a"], "syllables")  # type: ignore[arg-type]
+
+
+@given(st.lists(st.text("aAé\u0301 .,'<k\n", max_size=12), min_size=1, max_size=5))
+@pytest.mark.parametrize("tokens", ["characters", "words", "given"])
+@pytest.mark.parametrize("lowercase", [False, True])
+def test_tokens_one_by_one_have_the_ids_that_whole_rows_have(
+    tokens: Any, lowercase: bool, texts: list[str]
+) -> None:
+    rows: Any = [text.split(" ") for text in texts] if tokens == "given" else texts
+    vocabulary = Vocabulary.build(rows[:2], tokens, lowercase=lowercase)
+    ids, offsets = vocabulary.encode(rows)
+    split = vocabulary.split(rows)
+    assert [vocabulary.id_of(token) for row in split for token in row] == ids.tolist()
+    assert [len(row) for row in split] == np.diff(offsets).tolist()
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"version":', "[1]"])
+def test_what_is_no_vocabulary_is_a_value_error(text: str) -> None:
+    with pytest.raises(ValueError, match="no vocabulary"):
+        Vocabulary.from_json(text)

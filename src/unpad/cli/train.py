@@ -45,6 +45,10 @@ def classify(
     word_dropout: Annotated[
         float, typer.Option(help="Share of tokens of text hidden in training.")
     ] = _MODEL.word_dropout,
+    subwords: Annotated[
+        int | None,
+        typer.Option(help="Buckets of the n-grams of words (0: none; default: 10,000)."),
+    ] = _MODEL.subwords,
     frame: Annotated[
         int, typer.Option(help="Steps joined into one (0: long series of one feature).")
     ] = _MODEL.frame,
@@ -77,7 +81,7 @@ def classify(
     model = ModelSettings(
         cell=cell, hidden_size=hidden, layers=layers, bidirectional=bidirectional, dropout=dropout,
         embedding_size=embedding, tokens=tokens, lowercase=lowercase, min_count=min_count,
-        word_dropout=word_dropout, frame=frame, per_series=per_series,
+        word_dropout=word_dropout, subwords=subwords, frame=frame, per_series=per_series,
     )  # fmt: skip
     training = TrainingSettings(
         epochs=epochs, batch_tokens=batch_tokens, batch_sequences=batch_sequences,

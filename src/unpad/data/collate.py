@@ -66,6 +66,10 @@ class RaggedDataset(Dataset[tuple[Tensor, int]]):
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         return self.sequence(index), int(self.labels[index])
 
+    def collate(self, items: Sequence[Any]) -> Any:
+        """Make a batch of items."""
+        return collate_ragged(items)
+
     def sequence(self, index: int) -> Tensor:
         """The values [T_i, ...] of one sequence, a view."""
         return self.values[self.offsets[index] : self.offsets[index + 1]]

@@ -45,7 +45,9 @@ def _object(line: bytes, number: int, path: str) -> dict[str, Any]:
     place = f"line {number}"
     try:
         row: object = json.loads(line)
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        if b"\\u" in line:  # half of a pair of escapes is no character
+            json.dumps(row, ensure_ascii=False).encode()
+    except (json.JSONDecodeError, UnicodeError) as error:
         raise DataError(
             path, f"not valid JSON ({error})", "write one JSON object a line", place=place
         ) from None

@@ -22,7 +22,7 @@ class Vocabulary:
     """The tokens of the training set in order of frequency; id 0 is ``<unk>``, every other token.
 
     ``tokens`` is "characters" (every character of a text), "words" (runs of letters and digits, and
-    single signs) or "given" (rows are lists of tokens already). An empty text has no ids.
+    single signs) or "given" (rows are lists of tokens already). An empty text or token has no ids.
 
     >>> vocabulary = Vocabulary.build(["ab", "b"], "characters")
     >>> ids, offsets = vocabulary.encode(["bx", ""])
@@ -55,8 +55,11 @@ class Vocabulary:
 
     @classmethod
     def from_json(cls, text: str) -> Vocabulary:
-        """Read what `to_json` wrote; never runs code."""
-        return cls(Tokenizer.from_str(text))
+        """Read what `to_json` wrote; never runs code. Raises `ValueError` for anything else."""
+        try:
+            return cls(Tokenizer.from_str(text))
+        except Exception as error:  # the library raises no narrower one
+            raise ValueError(f"no vocabulary: {error}") from None
 
     def to_json(self) -> str:
         """The vocabulary in the JSON form of the ``tokenizers`` library."""
@@ -64,6 +67,19 @@ class Vocabulary:
 
     def __len__(self) -> int:
         return self.tokenizer.get_vocab_size()
+
+    def id_of(self, token: str) -> int:
+        """The id of one token, 0 where it is unknown."""
+        return self.tokenizer.token_to_id(token) or 0
+
+    def split(self, rows: Sequence[str] | Sequence[Sequence[str]]) -> list[list[str]]:
+        """The tokens of each row as `encode` cuts and normalises them, the unknown ones too.
+
+        >>> vocabulary = Vocabulary.build(["on"], "words", lowercase=True)
+        >>> vocabulary.split(["Turn it on!", ""])
+        [['turn', 'it', 'on', '!'], []]
+        """
+        return [_split(self.tokenizer, row) for row in rows]
 
     def encode(self, rows: Sequence[str] | Sequence[Sequence[str]]) -> tuple[Integers, Integers]:
         """Ids [T] and offsets [B+1] of texts or of rows of tokens."""
@@ -108,5 +124,5 @@ def _tokenizer(ids: dict[str, int], tokens: Tokens, lowercase: bool) -> Tokenize
 def _split(tokenizer: Tokenizer, row: str | Sequence[str]) -> list[str]:
     normalise = tokenizer.normalizer.normalize_str
     if not isinstance(row, str):
-        return [normalise(t) for t in row]
+        return [token for t in row if (token := normalise(t))]
     return [t for t, _ in tokenizer.pre_tokenizer.pre_tokenize_str(normalise(row))]

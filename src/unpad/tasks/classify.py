@@ -15,7 +15,7 @@ from unpad.data.table import digest
 from unpad.tasks.callbacks import Row, Watcher
 from unpad.tasks.prepare import Preparation
 from unpad.tasks.run_folder import RunFolder
-from unpad.tasks.saved import Classifier
+from unpad.tasks.saved import CONFIG, Classifier
 from unpad.tasks.scoring import evaluate, part_of, split_name
 from unpad.tasks.settings import ModelSettings, TrainingSettings
 from unpad.tasks.training import Training, accelerator_of, split_off, train
@@ -45,15 +45,13 @@ def train_classifier(
     """
     accelerator_of(job.training.device)
     training_table, valid_table = _tables(job)
-    preparation = Preparation.fit(training_table, job.model)
-    data = preparation.dataset(training_table)
-    valid = None if valid_table is None else preparation.dataset(valid_table)
-    run = RunFolder(job.out)
-    run.begin(_facts(job, data.lengths.numpy(), valid_table), resume=resume)
-    columns = replace(job.roles, label=None, split=None, features=training_table.source.features)
-    with torch.random.fork_rng():
-        torch.manual_seed(job.training.seed)
-        classifier = Classifier.build(preparation, job.model, columns)
+    run, facts = RunFolder(job.out), _facts(job, training_table, valid_table)
+    run.check(facts, resume=resume)
+    classifier = _untrained(job, training_table, resume=resume)
+    data = classifier.preparation.dataset(training_table)
+    valid = None if valid_table is None else classifier.preparation.dataset(valid_table)
+    lengths = profile_lengths(data.lengths.numpy()).to_dict()
+    run.begin({**facts, "lengths": lengths}, resume=resume)
     classifier.save_config(run.path)
     result = train(
         classifier, data, valid, job.training, run.path,
@@ -94,8 +92,18 @@ def _tables(job: Job) -> tuple[SequenceTable, SequenceTable | None]:
     return kept, valid
 
 
-def _facts(job: Job, lengths: Any, valid: SequenceTable | None) -> dict[str, Any]:
-    files: dict[str, Any] = {"train": _file(job.data, len(lengths))}
+def _untrained(job: Job, table: SequenceTable, *, resume: bool) -> Classifier:
+    """The classifier with the weights that the seed gives; of a run taken up again, its own."""
+    with torch.random.fork_rng():
+        torch.manual_seed(job.training.seed)
+        if resume and (Path(job.out) / CONFIG).is_file():
+            return Classifier.untrained(job.out)
+        columns = replace(job.roles, label=None, split=None, features=table.source.features)
+        return Classifier.build(Preparation.fit(table, job.model), job.model, columns)
+
+
+def _facts(job: Job, table: SequenceTable, valid: SequenceTable | None) -> dict[str, Any]:
+    files: dict[str, Any] = {"train": _file(job.data, len(table))}
     if valid is not None:
         files["valid"] = _file(job.valid or job.data, len(valid))
     return {
@@ -108,7 +116,6 @@ def _facts(job: Job, lengths: Any, valid: SequenceTable | None) -> dict[str, Any
             },
         },
         "data": files,
-        "lengths": profile_lengths(lengths).to_dict(),
     }
 
 

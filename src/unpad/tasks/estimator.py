@@ -66,6 +66,7 @@ class SequenceClassifier(*dict.fromkeys((_Mixin, _Base))):
         lowercase: bool = _MODEL.lowercase,
         min_count: int = _MODEL.min_count,
         word_dropout: float = _MODEL.word_dropout,
+        subwords: int | None = _MODEL.subwords,
         frame: int = _MODEL.frame,
         per_series: bool | None = _MODEL.per_series,
         epochs: int = _TRAINING.epochs,
@@ -90,6 +91,7 @@ class SequenceClassifier(*dict.fromkeys((_Mixin, _Base))):
         self.lowercase = lowercase
         self.min_count = min_count
         self.word_dropout = word_dropout
+        self.subwords = subwords
         self.frame = frame
         self.per_series = per_series
         self.epochs = epochs

@@ -12,8 +12,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader
 from torchmetrics.classification import MulticlassAccuracy
 
-from unpad.data import RaggedDataset, TokenBudgetBatchSampler, collate_ragged
-from unpad.ragged import Ragged
+from unpad.data import RaggedDataset, TokenBudgetBatchSampler
 from unpad.tasks.model import SequenceModel
 from unpad.tasks.settings import TrainingSettings
 
@@ -22,7 +21,8 @@ WARM_UP = 0.05
 LAST_RATE = 0.01
 """Share of the learning rate that is left at the end of the cosine."""
 
-Batch = tuple[Ragged, Tensor]
+Batch = tuple[Any, ...]
+"""What the model takes, a `Ragged` or two, and the labels."""
 
 
 class ClassifierModule(pl.LightningModule):
@@ -51,15 +51,15 @@ class ClassifierModule(pl.LightningModule):
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Loss of one batch, smoothed labels included."""
-        x, labels = batch
-        logits = self.model(x)
+        *inputs, labels = batch
+        logits = self.model(*inputs)
         self._measure("fit", logits, labels)
         return F.cross_entropy(logits, labels, label_smoothing=self.settings.label_smoothing)
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Plain cross-entropy and accuracy."""
-        x, labels = batch
-        self._measure("valid", self.model(x), labels)
+        *inputs, labels = batch
+        self._measure("valid", self.model(*inputs), labels)
 
     def on_validation_epoch_end(self) -> None:
         """Log what early stopping watches."""
@@ -127,9 +127,7 @@ class ClassifierModule(pl.LightningModule):
         # A generator of its own: opening a loader must not draw from torch's global one, which
         # the masks of dropout come from.
         generator = torch.Generator().manual_seed(self.settings.seed)
-        return DataLoader(
-            data, batch_sampler=sampler, collate_fn=collate_ragged, generator=generator
-        )
+        return DataLoader(data, batch_sampler=sampler, collate_fn=data.collate, generator=generator)
 
 
 def rate_at(step: int, steps: int) -> float:

@@ -14,7 +14,8 @@ from unpad.data.table import Floats, Integers
 from unpad.data.vocabulary import Tokens, choose_tokens
 from unpad.errors import ArgumentError
 from unpad.tasks.frames import into_frames
-from unpad.tasks.settings import ModelSettings
+from unpad.tasks.settings import SUBWORDS, ModelSettings
+from unpad.tasks.words import WordDataset
 
 LONG_SERIES = 100
 """Series of one feature with a median length above this are framed, unless the user says."""
@@ -32,7 +33,8 @@ class Preparation:
     Numbers are standardised by ``mean`` and ``scale`` [F] of the training set. With ``per_series``
     each series is first taken by its own mean and scale; the logarithms of its scale and of its
     largest value follow as two constant features, since they may tell classes apart. Then ``frame``
-    steps make one. Text becomes ids of ``vocabulary``.
+    steps make one. Text becomes ids of ``vocabulary`` and, with ``subwords``, n-grams in as many
+    buckets.
     """
 
     kind: str
@@ -42,6 +44,7 @@ class Preparation:
     per_series: bool = False
     mean: tuple[float, ...] = ()
     scale: tuple[float, ...] = ()
+    subwords: int = 0
     vocabulary: Vocabulary | None = None
 
     @classmethod
@@ -49,7 +52,12 @@ class Preparation:
         """Measure labels and vocabulary or normalisation on the training set ``table``."""
         labels = _labels_of(table)
         if table.kind != "numbers":
-            return cls(table.kind, labels, 1, vocabulary=_vocabulary(table, settings))
+            tokens = _tokens(table, settings)
+            return cls(
+                table.kind, labels, 1,
+                subwords=_subwords(tokens, settings),
+                vocabulary=_vocabulary(table, tokens, settings),
+            )  # fmt: skip
         table.check_finite()
         values, offsets = table.numbers()
         if len(values) == 0:
@@ -75,8 +83,7 @@ class Preparation:
         """Values ([T, input_size] float32, or ids [T] int64) and offsets [B+1] of a table."""
         self._check_kind(table)
         if self.vocabulary is not None:
-            rows = [[]] * len(table) if table.kind == "numbers" else _texts(table)
-            ids, offsets = self.vocabulary.encode(rows)
+            ids, offsets = self.vocabulary.encode(_texts(table))
             return torch.from_numpy(ids), torch.from_numpy(offsets)
         table.check_finite()
         values, offsets = table.numbers()
@@ -86,6 +93,13 @@ class Preparation:
         inputs = (inputs - np.asarray(self.mean, np.float32)) / np.asarray(self.scale, np.float32)
         framed, offsets = into_frames(inputs, offsets, self.frame)
         return torch.from_numpy(framed), torch.from_numpy(offsets.copy())
+
+    def inputs(self, table: SequenceTable, labels: torch.Tensor) -> RaggedDataset:
+        """What the model reads of a table, with label numbers [B]."""
+        if self.vocabulary is None or not self.subwords:
+            return RaggedDataset(*self.encode(table), labels)
+        self._check_kind(table)
+        return WordDataset.of(_texts(table), self.vocabulary, self.subwords, labels)
 
     def dataset(self, table: SequenceTable) -> RaggedDataset:
         """Input and label numbers of a labelled table; an unknown label is a `DataError`."""
@@ -102,7 +116,7 @@ class Preparation:
                     place=table.place(row),
                 )
             numbers.append(known[label])
-        return RaggedDataset(*self.encode(table), torch.tensor(numbers, dtype=torch.int64))
+        return self.inputs(table, torch.tensor(numbers, dtype=torch.int64))
 
     def own_scale(self, values: Floats, offsets: Integers) -> Floats:
         """Values [T, F], with ``per_series`` [T, 3F]: normalised, log scale, log peak."""
@@ -130,6 +144,7 @@ class Preparation:
             "features": self.features,
             "frame": self.frame,
             "per_series": self.per_series,
+            "subwords": self.subwords,
             "mean": list(self.mean),
             "scale": list(self.scale),
         }
@@ -193,7 +208,7 @@ def _no_label(table: SequenceTable, row: int) -> DataError:
     )
 
 
-def _vocabulary(table: SequenceTable, settings: ModelSettings) -> Vocabulary:
+def _tokens(table: SequenceTable, settings: ModelSettings) -> Tokens:
     tokens = choose_tokens(table) if settings.tokens == "auto" else settings.tokens
     if (tokens == "given") != (table.kind == "tokens"):
         raise ArgumentError(
@@ -202,11 +217,18 @@ def _vocabulary(table: SequenceTable, settings: ModelSettings) -> Vocabulary:
             "given for lists of tokens; characters or words for text",
             f"the file holds {table.kind}: leave it at auto",
         )
+    return cast("Tokens", tokens)
+
+
+def _subwords(tokens: Tokens, settings: ModelSettings) -> int:
+    if settings.subwords is None:
+        return 0 if tokens == "characters" else SUBWORDS
+    return settings.subwords
+
+
+def _vocabulary(table: SequenceTable, tokens: Tokens, settings: ModelSettings) -> Vocabulary:
     vocabulary = Vocabulary.build(
-        _texts(table),
-        cast("Tokens", tokens),
-        lowercase=settings.lowercase,
-        min_count=settings.min_count,
+        _texts(table), tokens, lowercase=settings.lowercase, min_count=settings.min_count
     )
     if len(vocabulary) == 1:
         raise DataError(table.source.path, "every text is empty", "give texts with characters")
@@ -216,6 +238,8 @@ def _vocabulary(table: SequenceTable, settings: ModelSettings) -> Vocabulary:
 def _texts(table: SequenceTable) -> list[str] | list[list[str]]:
     if table.kind == "text":
         return table.texts()
+    if table.kind == "numbers":  # rows of no tokens
+        return [[]] * len(table)
     tokens, offsets = table.tokens()
     return [tokens[i:j] for i, j in pairwise(offsets.tolist())]
 

@@ -20,6 +20,7 @@ import torch
 from unpad.tasks.atomic import write_atomically, write_json, write_text
 from unpad.tasks.run_error import RunError
 from unpad.tasks.saved import version
+from unpad.tasks.settings import ModelSettings, TrainingSettings
 
 RUN, METRICS, CURVE, LAST = "run.json", "metrics.jsonl", "loss.png", "last.safetensors"
 _FREE = ("epochs",)  # settings that a resumed run may change
@@ -40,12 +41,8 @@ class RunFolder:
         self.path = Path(path)
         self.record: dict[str, Any] = {}
 
-    def begin(self, facts: dict[str, Any], *, resume: bool) -> None:
-        """Claim the folder for a run described by ``facts`` ("settings", "data", ...).
-
-        A folder that holds something is refused without ``resume``; with it, settings and data must
-        be those of the run (the number of epochs may grow). Raises `RunError`.
-        """
+    def check(self, facts: dict[str, Any], *, resume: bool) -> None:
+        """Refuse what this folder cannot hold, as `begin` does, and touch nothing."""
         if resume:
             self._check_same(self._read(), facts)
         elif self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
@@ -53,6 +50,15 @@ class RunFolder:
                 f"{self.path}: exists and is not empty; add --resume to go on with that run, "
                 "or choose another --out"
             )
+
+    def begin(self, facts: dict[str, Any], *, resume: bool) -> None:
+        """Claim the folder for a run described by ``facts`` ("settings", "data", ...).
+
+        A folder that holds something is refused without ``resume``; with it, settings and data must
+        be those of the run (the number of epochs may grow; a setting that the run did not know yet
+        counts as its default). Raises `RunError`.
+        """
+        self.check(facts, resume=resume)
         self.path.mkdir(parents=True, exist_ok=True)
         self.record = {
             "status": "running",
@@ -97,12 +103,13 @@ class RunFolder:
 
     def _check_same(self, old: dict[str, Any], new: dict[str, Any]) -> None:
         for part in ("settings", "data"):
-            before, now = _flat(old.get(part, {})), _flat(json.loads(json.dumps(new[part])))
+            before = _flat(old.get(part, {}))
+            now = _flat(json.loads(json.dumps(new[part])))
             for name in sorted(before.keys() | now.keys()):
-                short = name.split(".")[-1]
-                if before.get(name) != now.get(name) and short not in (*_FREE, "path"):
+                short, was = name.split(".")[-1], before.get(name, _DEFAULTS.get(name))
+                if was != now.get(name) and short not in (*_FREE, "path"):
                     raise RunError(
-                        f"{self.path}: cannot resume: {part}.{name} was {before.get(name)!r}, "
+                        f"{self.path}: cannot resume: {part}.{name} was {was!r}, "
                         f"now it is {now.get(name)!r}; give the same options and data, or another "
                         "--out"
                     )
@@ -115,6 +122,9 @@ def _flat(data: Any, prefix: str = "") -> dict[str, Any]:
     for key, value in cast("dict[str, Any]", data).items():
         found |= _flat(value, f"{prefix}.{key}" if prefix else key)
     return found
+
+
+_DEFAULTS = _flat({"model": ModelSettings().to_dict(), "training": TrainingSettings().to_dict()})
 
 
 def _now() -> str:

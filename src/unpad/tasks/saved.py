@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from unpad.data import Roles, SequenceTable, TokenBudgetBatchSampler, Vocabulary, collate_ragged
+from unpad.data import Roles, SequenceTable, TokenBudgetBatchSampler, Vocabulary
 from unpad.data.collate import RaggedDataset
 from unpad.tasks.atomic import write_atomically, write_json, write_text
 from unpad.tasks.model import SequenceModel
@@ -50,30 +50,30 @@ class Classifier:
             preparation.input_size,
             len(preparation.labels),
             text=preparation.vocabulary is not None,
+            subwords=preparation.subwords,
         )
         return cls(model, preparation, settings, roles or Roles())
 
     def probabilities(self, table: SequenceTable) -> npt.NDArray[np.float64]:
         """Probabilities [B, classes] of the sequences of a table, in its order."""
-        values, offsets = self.preparation.encode(table)
-        data = RaggedDataset(values, offsets, torch.zeros(len(table), dtype=torch.int64))
+        data = self.preparation.inputs(table, torch.zeros(len(table), dtype=torch.int64))
         parts = [torch.zeros(0, len(self.preparation.labels))]
-        parts += [torch.softmax(logits, 1) for logits, _ in self._logits(data)]
+        parts += [torch.softmax(logits, 1) for logits in self._logits(data)]
         return torch.cat(parts).double().numpy()
 
-    def _logits(self, data: RaggedDataset) -> Iterator[tuple[Tensor, Tensor]]:
+    def _logits(self, data: RaggedDataset) -> Iterator[Tensor]:
         device = next(self.model.parameters()).device
         sampler = TokenBudgetBatchSampler(
             data.lengths.numpy(), PREDICTION_TOKENS, PREDICTION_TOKENS, shuffle=False
         )
         # Its own generator: a loader would draw from torch's global one, which is the caller's.
         loader = DataLoader(
-            data, batch_sampler=sampler, collate_fn=collate_ragged, generator=torch.Generator()
+            data, batch_sampler=sampler, collate_fn=data.collate, generator=torch.Generator()
         )
         self.model.eval()
         with torch.no_grad():
-            for x, labels in loader:
-                yield self.model(x.to(device)).cpu(), labels
+            for *inputs, _ in loader:
+                yield self.model(*(x.to(device) for x in inputs)).cpu()
 
     def save(self, folder: str | Path) -> None:
         """Write the classifier into a folder (made where missing); each file atomically."""
@@ -98,8 +98,12 @@ class Classifier:
         write_json(folder / CONFIG, config)
 
     @classmethod
-    def load(cls, folder: str | Path) -> Classifier:
-        """Read what `save` wrote. Raises `RunError` where a file is missing or broken."""
+    def untrained(cls, folder: str | Path) -> Classifier:
+        """Read what `save_config` wrote; fresh weights, drawn from torch's global generator.
+
+        What a setting of None or 0 came to is read, not chosen again: a newer version may choose
+        otherwise. Raises `RunError` where a file is missing or broken.
+        """
         folder = Path(folder)
         config = _config(folder)
         try:
@@ -109,20 +113,28 @@ class Classifier:
             )
             columns = dict(config.get("columns", {}))
             columns["features"] = tuple(columns.get("features", ()))
-            with torch.random.fork_rng():  # fresh weights draw numbers, and are thrown away here
-                built = cls.build(
-                    Preparation.from_dict(config["preparation"], vocabulary),
-                    ModelSettings.from_dict(config["model"]),
-                    Roles(**columns),
-                )
+            return cls.build(
+                Preparation.from_dict(config["preparation"], vocabulary),
+                ModelSettings.from_dict(config["model"]),
+                Roles(**columns),
+            )
+        except (OSError, KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
+            raise _broken(folder, error) from None
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Classifier:
+        """Read what `save` wrote. Raises `RunError` where a file is missing or broken."""
+        folder = Path(folder)
+        with torch.random.fork_rng():  # fresh weights draw numbers, and are thrown away here
+            built = cls.untrained(folder)
+        try:
             built.model.load_state_dict(load_file(folder / WEIGHTS))
         except FileNotFoundError:
             raise RunError(
                 f"{folder}: no trained weights yet ({WEIGHTS}); let an epoch of training finish"
             ) from None
-        except (SafetensorError, KeyError, TypeError, RuntimeError, AttributeError) as error:
-            first = str(error).splitlines()[0]
-            raise RunError(f"{folder}: the saved model is broken ({first}); train again") from None
+        except (SafetensorError, RuntimeError) as error:
+            raise _broken(folder, error) from None
         built.model.eval()
         return built
 
@@ -139,6 +151,11 @@ def version() -> str:
         return metadata.version("unpad")
     except metadata.PackageNotFoundError:
         return "unknown"
+
+
+def _broken(folder: Path, error: Exception) -> RunError:
+    first = next(iter(str(error).splitlines()), type(error).__name__)
+    return RunError(f"{folder}: the saved model is broken ({first}); train again")
 
 
 def _config(folder: Path) -> dict[str, Any]:

@@ -10,6 +10,8 @@ from unpad.errors import ArgumentError, ArgumentTypeError
 CELLS = ("lstm", "gru", "rnn", "layernorm_lstm")
 DEVICES = ("auto", "cpu", "cuda")
 TOKENS = ("auto", "characters", "words", "given")
+SUBWORDS = 10_000
+"""Buckets of n-grams where the user names no number."""
 
 
 @dataclass(frozen=True)
@@ -18,10 +20,14 @@ class ModelSettings:
 
     ``frame`` puts that many steps of a series into one (0: chosen by `Preparation`: long series of
     one feature are framed); ``per_series`` takes each series by its own mean and scale (None: where
-    the scales differ widely). Both concern numbers only; ``embedding_size``, ``tokens``,
-    ``lowercase``, ``min_count`` (rarer tokens are ``<unk>``) and ``word_dropout`` (the share of
-    tokens that training reads as ``<unk>``, after Dai & Le 2015 and Iyyer et al. 2015) concern text
-    only.
+    the scales differ widely). Both concern numbers only. Text alone has ``embedding_size``,
+    ``tokens``, ``lowercase``, ``min_count`` (rarer tokens are ``<unk>``), ``word_dropout`` (the
+    share of tokens that training reads as ``<unk>``, after Dai & Le 2015 and Iyyer et al. 2015) and
+    ``subwords`` (buckets of hashed character n-grams that add to a word's vector, after Bojanowski
+    et al. 2017; 0: none; None: `SUBWORDS` for words, none for characters).
+
+    A folder that was written before a setting existed is read with that setting's default: a new
+    default keeps the old behaviour, or is None and `Preparation` saves what it chose.
     """
 
     cell: str = "lstm"
@@ -34,6 +40,7 @@ class ModelSettings:
     lowercase: bool = False
     min_count: int = 1
     word_dropout: float = 0.02
+    subwords: int | None = None
     frame: int = 0
     per_series: bool | None = None
 
@@ -43,6 +50,8 @@ class ModelSettings:
         for name in ("hidden_size", "layers", "embedding_size", "min_count"):
             _integer(name, getattr(self, name), 1)
         _integer("frame", self.frame, 0)
+        if self.subwords is not None:
+            _integer("subwords", self.subwords, 0)
         for name in ("dropout", "word_dropout"):
             _number(name, getattr(self, name), 0.0, 1.0, below=True)
 
