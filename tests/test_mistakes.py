@@ -174,7 +174,15 @@ def test_what_forward_returns_wrongly_is_told(run: Any, returns: Any, says: str)
 
 # Sizes --------------------------------------------------------------------------------------------
 
-WRONG = [-1, 2.0, None, True, "3", [2, "a"], [-2], object(), torch.tensor(3)]
+
+class Thing:
+    """An object of no kind that anything takes; its name is the same in every process."""
+
+    def __str__(self) -> str:
+        return "a thing"
+
+
+WRONG = [-1, 2.0, None, True, "3", [2, "a"], [-2], Thing(), torch.tensor(3)]
 
 
 def sized(**sizes: Any) -> Cell:
