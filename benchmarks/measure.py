@@ -27,6 +27,7 @@ import psutil
 import torch
 
 import unpad
+from unpad.engine import native_engine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -124,7 +125,12 @@ def rms_error(got: Iterable[Tensor], wanted: Iterable[Tensor]) -> float:
 
 
 def share_of_peak(operations: float, milliseconds: float, threads: int) -> float:
-    """What part of the machine's multiply-add peak a time is: of the best that this process saw."""
+    """What part of the machine's multiply-add peak a time is: of the best that this process saw.
+
+    Not a number without the native engine, which measures the peak.
+    """
+    if not native_engine.available():
+        return float("nan")
     _peaks[threads] = max(_peaks.get(threads, 0.0), unpad.machine_peak(threads))
     return operations / (1e-3 * milliseconds) / _peaks[threads]
 
@@ -138,7 +144,7 @@ def machine() -> dict[str, Any]:
         "processor": _processor(),
         "cores": os.cpu_count(),
         "engine": _engine(),
-        "peak GF/s a core": round(unpad.machine_peak(1) / 1e9, 1),
+        "peak GF/s a core": _peak(),
         "unpad": unpad.__version__,
         "torch": torch.__version__,
         "python": platform.python_version(),
@@ -155,11 +161,11 @@ def _processor() -> str:
 
 
 def _engine() -> str:
-    try:
-        from unpad import _native
-    except ImportError:
-        return "torch"
-    return f"native, {_native.tier()}"
+    return f"native, {native_engine.tier()}" if native_engine.available() else "torch"
+
+
+def _peak() -> float | None:
+    return round(unpad.machine_peak(1) / 1e9, 1) if native_engine.available() else None
 
 
 def save(question: str, rows: list[dict[str, Any]]) -> Path:

@@ -231,10 +231,22 @@ def test_mistakes_end_with_a_line_that_helps(
 
 
 def start(*arguments: object) -> subprocess.Popen[str]:
-    call = "from unpad.cli import main; main()"
+    # Tests that a shell starts in the background hand down that Ctrl-C is ignored; and without the
+    # native engine a process says so.
+    call = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "from unpad.cli import main; main()"
+    )
     command = [sys.executable, "-c", call, *map(str, arguments)]
     pipe = subprocess.PIPE
-    return subprocess.Popen(command, text=True, stdin=pipe, stdout=pipe, stderr=pipe)
+    return subprocess.Popen(
+        command,
+        text=True,
+        stdin=pipe,
+        stdout=pipe,
+        stderr=pipe,
+        env={**os.environ, "PYTHONWARNINGS": "ignore:cells run on the torch engine"},
+    )
 
 
 def test_a_line_on_standard_input_is_answered_before_the_next_is_written(

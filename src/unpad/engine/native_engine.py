@@ -72,7 +72,7 @@ def machine_peak(threads: int | None = None, dtype: torch.dtype = torch.float32)
     it. Raises `UnpadError` where the native engine is missing.
 
     >>> import unpad
-    >>> unpad.machine_peak(threads=1) > 1e8
+    >>> not available() or unpad.machine_peak(threads=1) > 1e8
     True
     """
     if not available():
