@@ -10,18 +10,33 @@
 namespace unpad {
 namespace UNPAD_TIER {
 
-// sum_j f(x[j], ...) for j < n, in lanes and then across them; `f` sees vectors, the tail masked.
+// sum_j f(x[j], ...) for j < n, in four chains of lanes (one alone would wait for its own
+// additions) and then across them; `f` sees vectors, the tail masked.
 template <class T, class F, class... X>
 inline T sum_along(int64_t n, F f, const X*... x) {
-    constexpr int lanes = kLanes<T>;
-    typename Lanes<T>::Vec total{};
+    constexpr int lanes = kLanes<T>, chains = 4;
+    typename Lanes<T>::Vec parts[chains] = {};
     int64_t i = 0;
-    for (; i + lanes <= n; i += lanes) total += f(load(x + i)...);
+    for (; i + chains * lanes <= n; i += chains * lanes) {
+        for (int c = 0; c < chains; ++c) parts[c] += f(load(x + i + c * lanes)...);
+    }
+    for (; i + lanes <= n; i += lanes) parts[0] += f(load(x + i)...);
+    const auto total = (parts[0] + parts[1]) + (parts[2] + parts[3]);
     if (i == n) return sum_lanes<T>(total);
     const int rest = static_cast<int>(n - i);
     T tail[lanes] = {};
     store_n(tail, f(load_n(x + i, rest)...), rest);  // f(0) of the lanes past the end is dropped
     return sum_lanes<T>(total + load(tail));
+}
+
+// out[j] = f(x[j], ...) for j < n; out may be one of x.
+template <class T, class F, class... X>
+inline void map_along(int64_t n, F f, T* out, const X*... x) {
+    constexpr int lanes = kLanes<T>;
+    int64_t i = 0;
+    for (; i + lanes <= n; i += lanes) store(out + i, f(load(x + i)...));
+    const int rest = static_cast<int>(n - i);
+    if (rest > 0) store_n(out + i, f(load_n(x + i, rest)...), rest);
 }
 
 template <class T>
@@ -154,7 +169,7 @@ void normalize_features(const Step& step, RowMaps index, int64_t rows) {
         T* out = RowsOf<T>(step.out, index)[r];
         for (int64_t o = 0; o < outer; ++o, x += n, out += n) {
             const Moments<T> m = moments(x, n, eps);
-            for (int64_t j = 0; j < n; ++j) out[j] = (x[j] - m.mean) * m.inv_std;
+            map_along(n, [m](auto v) { return (v - m.mean) * m.inv_std; }, out, x);
         }
     }
 }
@@ -184,7 +199,8 @@ void normalize_grad_features(const Step& step, RowMaps index, int64_t rows) {
             const T mean = sum_along<T>(n, [](auto v) { return v; }, g) / static_cast<T>(n);
             const T pull = sum_along<T>(n, product, g, y) / static_cast<T>(n);
             const T scale = r[o];
-            for (int64_t j = 0; j < n; ++j) out[j] = scale * (g[j] - mean - y[j] * pull);
+            const auto pulled = [=](auto v, auto w) { return scale * (v - mean - w * pull); };
+            map_along(n, pulled, out, g, y);
         }
     }
 }

@@ -65,6 +65,23 @@ struct Shared {  // what all threads read
     int64_t worker_bytes;
 };
 
+// Instructions [begin, end) of a phase that go over the rows together, `rows` at a time.
+struct Stretch {
+    size_t begin, end;
+    int64_t rows;
+};
+
+// A phase's instructions, resolved.
+struct Steps {
+    std::vector<Step> list;
+    std::vector<Stretch> stretches;
+
+    bool multiply() const {
+        return std::any_of(list.begin(), list.end(),
+                           [](const Step& step) { return step.op == op_linear; });
+    }
+};
+
 // The memory and the loop of one thread.
 template <class T>
 class Worker {
@@ -217,7 +234,7 @@ class Worker {
         for (size_t i = 0; i < p_.phases.size(); ++i) {
             const bool steps = p_.phases[i].kind != PhaseKind::Reduce;
             for (const Instruction& in : p_.phases[i].instructions) {
-                if (steps) steps_[i].push_back(resolve(in));
+                if (steps) steps_[i].list.push_back(resolve(in));
                 if (in.op == op_linear) fetching = i;
             }
             if (i == 0 && !steps) continue;
@@ -227,11 +244,44 @@ class Worker {
             }
         }
         for (size_t i = 0; i < p_.phases.size(); ++i) {
-            for (Step& step : steps_[i]) {
+            for (Step& step : steps_[i].list) {
                 if (step.op == op_linear && !ahead_[i].empty()) step.ahead = &now_;
             }
+            cut(steps_[i]);
         }
         maps_.resize(kNextMap + p_.states.size());
+        moved_.resize(maps_.size());
+    }
+
+    static void cut(Steps& steps) {
+        const std::vector<Step>& list = steps.list;
+        for (size_t begin = 0, end = 0; begin < list.size(); begin = end) {
+            const bool product = list[begin].op == op_linear;
+            for (end = begin + 1; end < list.size(); ++end) {
+                if (product || list[end].op == op_linear) break;
+            }
+            const int64_t rows = product ? kMostRows : rows_at_once(list, begin, end);
+            steps.stretches.push_back({begin, end, rows});
+        }
+    }
+
+    // As many rows as the first-level cache holds of everything that the instructions touch.
+    static int64_t rows_at_once(const std::vector<Step>& list, size_t begin, size_t end) {
+        constexpr int64_t cache = int64_t{24} << 10;
+        std::vector<Ref> seen;
+        int64_t row = 0, shared = 0;
+        const auto count = [&](const Ref& ref) {
+            for (const Ref& s : seen) {
+                if (s.base == ref.base && s.map == ref.map && s.width >= ref.width) return;
+            }
+            seen.push_back(ref);
+            (ref.stride == 0 ? shared : row) += ref.width * static_cast<int64_t>(sizeof(T));
+        };
+        for (size_t i = begin; i < end; ++i) {
+            count(list[i].out);
+            for (int k = 0; k < list[i].n_args; ++k) count(list[i].args[k]);
+        }
+        return std::clamp<int64_t>((cache - shared) / std::max<int64_t>(row, 1), 2, kMostRows);
     }
 
     // A stream's rows wait in far memory until the window first touches them.
@@ -286,8 +336,24 @@ class Worker {
         return maps_.data();
     }
 
-    void run_steps(const std::vector<Step>& steps, RowMaps maps, int64_t rows) const {
-        for (const Step& step : steps) s_.kernels.row[step.op](step, maps, rows);
+    // A product takes all rows at once. What stands between two products takes a few rows at a time
+    // through all of its instructions, so that what one gives the next still lies in the
+    // first-level cache.
+    void run_steps(const Steps& steps, RowMaps maps, int64_t rows) {
+        for (const Stretch& stretch : steps.stretches) {
+            for (int64_t row = 0; row < rows; row += stretch.rows) {
+                const RowMaps moved = row == 0 ? maps : moved_by(maps, row);
+                const int64_t n = std::min(stretch.rows, rows - row);
+                for (size_t i = stretch.begin; i < stretch.end; ++i) {
+                    const Step& step = steps.list[i];
+                    s_.kernels.row[step.op](step, moved, n);
+                }
+            }
+        }
+    }
+    RowMaps moved_by(RowMaps maps, int64_t rows) {
+        for (size_t i = 0; i < maps_.size(); ++i) moved_[i] = maps[i] + rows;
+        return moved_.data();
     }
 
     // Rows [row, row + rows) of the window come next: products fetch them, or they are fetched now.
@@ -296,15 +362,11 @@ class Worker {
                      std::min(rows, window_.rows - row), 0};
         if (now) s_.kernels.fetch(now_, now_.left());
     }
-    static bool multiplies(const std::vector<Step>& steps) {
-        return std::any_of(steps.begin(), steps.end(),
-                           [](const Step& step) { return step.op == op_linear; });
-    }
 
-    void bulk(const std::vector<Step>& steps, const std::vector<Ref>& ahead) {
+    void bulk(const Steps& steps, const std::vector<Ref>& ahead) {
         const int64_t blocks = (window_.rows + s_.geometry.block - 1) / s_.geometry.block;
         const int64_t size = (window_.rows + blocks - 1) / blocks;
-        const bool at_once = !multiplies(steps);
+        const bool at_once = !steps.multiply();
         look_ahead(ahead, 0, size, true);
         for (int64_t row = 0; row < window_.rows; row += size) {
             const int64_t rows = std::min(size, window_.rows - row);
@@ -313,9 +375,8 @@ class Worker {
         }
     }
 
-    void loop(const std::vector<Step>& steps, const std::vector<Ref>& ahead,
-              const std::vector<int>& states) {
-        const bool at_once = !multiplies(steps);
+    void loop(const Steps& steps, const std::vector<Ref>& ahead, const std::vector<int>& states) {
+        const bool at_once = !steps.multiply();
         look_ahead(ahead, 0, window_.step_begin[1], true);
         size_t start = 0;
         for (int64_t s = 0; s < window_.steps(); ++s) {
@@ -396,10 +457,10 @@ class Worker {
     int64_t* iota_ = nullptr;
     std::vector<T*> lefts_;
     Window window_;
-    std::vector<std::vector<Step>> steps_;  // by phase
-    std::vector<std::vector<Ref>> ahead_;   // by phase: streams whose next rows its products fetch
+    std::vector<Steps> steps_;             // by phase
+    std::vector<std::vector<Ref>> ahead_;  // by phase: streams whose next rows its products fetch
     Ahead now_{};
-    std::vector<const int64_t*> maps_;
+    std::vector<const int64_t*> maps_, moved_;
 };
 
 }  // namespace unpad

@@ -12,7 +12,7 @@ from unpad import Cell
 from unpad.compiler.build import Compiled, compile_cell
 from unpad.compiler.differentiate import Needs
 from unpad.compiler.program import Kind, Pass, Phase, PhaseKind
-from unpad.nn import GRUCell, LSTMCell, RNNCell, Stack
+from unpad.nn import GRUCell, LayerNormLSTMCell, LSTMCell, RNNCell, Stack
 
 
 def made(cell: nn.Module) -> Compiled:
@@ -160,3 +160,16 @@ def test_scratch_never_outlives_its_phase(number: int) -> None:
                 for operand in (*instruction.args, instruction.out):
                     if operand and program.buffers[operand.buffer].kind == Kind.SCRATCH:
                         assert home.setdefault(operand.buffer, at) == at
+
+
+def test_what_is_cheap_stays_where_its_operands_are_at_hand() -> None:
+    _, backward = passes(GRUCell(3, 4))
+    assert kinds(backward) == ["LOOP", "BULK", "REDUCE"]  # 1 - z: z is read in the loop anyway
+    assert "sub" in ops(backward.phases[0])
+    forward, backward = passes(LayerNormLSTMCell(3, 4))
+    assert kinds(forward) == ["BULK", "LOOP"]
+    assert ops(forward.phases[0]).count("inv_std") == 1  # of the input's product
+    assert ops(forward.phases[1]).count("inv_std") == 2  # those of the state's product and of c
+    windows = [b.width for b in forward.buffers if b.kind == Kind.WINDOW]
+    assert windows == [16]  # the input's part of the gates alone waits for the loop
+    assert ops(backward.phases[1]) == ["mul", "mul", "normalize_grad", "linear"]

@@ -100,7 +100,63 @@ def levels(work: Work, live: list[int]) -> tuple[dict[int, int], list[int]]:
     for number in live:
         m = max((level[i] for i in depends[number]), default=0)
         position[number] = 2 * m - 1 if m and m in feeds[number] else 2 * m
+    _stay_near(work, live, position)
     return position, level
+
+
+def _stay_near(work: Work, live: list[int], position: dict[int, int]) -> None:
+    """Put what is cheap into the loop beside it, where the loop has its operands at hand anyway.
+
+    Outside of the loop it would read them again from far memory. It moves only where no value then
+    has to wait for another phase: a result that nothing but sums and streams take may move into the
+    loop before it, one that nothing but a loop takes into that loop.
+    """
+    graph = work.graph
+
+    def base(number: int) -> int:
+        return _viewed(work, number)[0]
+
+    operands = {
+        n: {a for a in map(base, graph[n].args) if graph[a].op not in ("const", "shared")}
+        for n in live
+        if n not in work.reads and graph[n].op not in ("slice", "stop")
+    }
+    takers: defaultdict[int, set[int]] = defaultdict(set)
+    for number, args in operands.items():
+        for arg in args:
+            takers[arg].add(number)
+    kept = {base(n) for n, _ in work.writes} | {base(r.new) for r in work.recurrences}
+    kept |= {base(n) for _, left, grad in work.sums for n in (left, grad) if n is not None}
+    for number in live:
+        at = position[number]
+        computed = number in operands and bool(graph[number].args)
+        if at % 2 or not computed or graph[number].op in ("linear", "concat"):
+            continue
+        homes = {position[t] for t in takers[number]}
+        before, after = at - 1, at + 1
+        if before > 0 and not homes and _at_hand(operands[number], before, position, takers):
+            position[number] = before
+        elif homes == {after} and number not in kept:
+            streams = operands[number] <= work.reads.keys()
+            if streams and _at_hand(operands[number], after, position, takers):
+                position[number] = after
+
+
+def _at_hand(
+    operands: set[int], loop: int, position: dict[int, int], takers: dict[int, set[int]]
+) -> bool:
+    """Whether a loop computes or reads all of these."""
+    return all(position[o] == loop or any(position[t] == loop for t in takers[o]) for o in operands)
+
+
+def _viewed(work: Work, number: int) -> tuple[int, int]:
+    """The node whose memory a view looks at, and the first column."""
+    node, start = work.graph[number], 0
+    while number not in work.reads and node.op in ("slice", "stop"):
+        start += node.dims[0] if node.op == "slice" else 0
+        number = node.args[0]
+        node = work.graph[number]
+    return number, start
 
 
 def _state_sets(work: Work, live: list[int]) -> dict[int, set[int]]:
@@ -152,13 +208,7 @@ class _Layout:
         return self.work.graph
 
     def base(self, number: int) -> tuple[int, int]:
-        """The node whose memory a view looks at, and the first column."""
-        node, start = self.graph[number], 0
-        while number not in self.work.reads and node.op in ("slice", "stop"):
-            start += node.dims[0] if node.op == "slice" else 0
-            number = node.args[0]
-            node = self.graph[number]
-        return number, start
+        return _viewed(self.work, number)
 
     def is_leaf(self, number: int) -> bool:
         return number in self.work.reads or not self.graph[number].args

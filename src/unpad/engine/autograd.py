@@ -76,8 +76,8 @@ def _forward(
     streams, count = programs.streams, len(x)
     widths = streams.forward_widths
     arena = call.allocate(count, streams.kept_width, x)
-    output = x.new_empty(count, widths[streams.output])
-    states = [x.new_empty(count, widths[s]) for s in streams.states.values()]
+    output = call.allocate(count, widths[streams.output], x)
+    states = [call.allocate(count, widths[s], x) for s in streams.states.values()]
     final = [torch.empty_like(t) for t in initial]
     frame = Frame(
         offsets=call.offsets,
@@ -150,7 +150,7 @@ def _backward(
     arrives = tuple(g is not None for g in d_states) or (False,) * count
     backward: Backward = programs.backward(d_output is not None, arrives)
     alive = [k for k in range(count) if programs.alive[k]]
-    d_x = torch.empty_like(x) if needs.x else None
+    d_x = call.allocate(len(x), step.x_width, x) if needs.x else None
     d_initial = [torch.empty_like(initial[k]) for k in alive]
     shapes = call.compiled.accumulators()
     sums = {i: x.new_empty(shapes[i]) for i in backward.accumulated}

@@ -227,7 +227,13 @@ def _native_pass(scheduled: Scheduled, frame: torch_engine.Frame) -> None:
     )
 
 
+# Below this, torch's allocator keeps memory mapped and is quicker than the pool.
+_WORTH_POOLING = 1 << 16
+
+
 def _native_allocate(rows: int, width: int, like: Tensor) -> Tensor:
+    if rows * width * like.element_size() < _WORTH_POOLING:
+        return like.new_empty(rows, width)
     return native_engine.empty(rows, width, like.dtype)
 
 
