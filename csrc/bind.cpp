@@ -5,6 +5,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <cstring>
 #include <new>
 #include <stdexcept>
 #include <string>
@@ -17,6 +18,7 @@ namespace nb = nanobind;
 namespace {
 
 using Integers = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Array = nb::ndarray<nb::c_contig, nb::device::cpu>;
 using Numbers = nb::ndarray<const double, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 struct Message {
@@ -52,8 +54,112 @@ class Program {
         message.raise();
     }
 
+    const unpad_program* get() const { return program_; }
+
   private:
     unpad_program* program_ = nullptr;
+};
+
+// Memory by its address, which Python vouches for.
+char* at(int64_t address) {
+    return reinterpret_cast<char*>(static_cast<intptr_t>(address));
+}
+
+// Passes over one token that follow each other, such as a layer's on a layer's: one call from
+// Python. States: (address before the step, address after it, bytes). Holds the GIL, so that two
+// threads cannot step at once.
+class Stepper {
+  public:
+    Stepper(const std::vector<const Program*>& programs,
+            const std::vector<std::vector<int64_t>>& frames,
+            const std::vector<std::vector<int64_t>>& states, const std::vector<int64_t>& input,
+            const std::vector<int64_t>& output)
+        : input_{input.at(0), input.at(1)}, output_{output.at(0), output.at(1)} {
+        for (const std::vector<int64_t>& s : states) states_.push_back({s.at(0), s.at(1), s.at(2)});
+        for (size_t i = 0; i < programs.size(); ++i) {
+            Message message;
+            const std::vector<int64_t>& frame = frames.at(i);
+            steppers_.push_back(unpad_stepper_create(programs[i]->get(), frame.data(),
+                                                     static_cast<int64_t>(frame.size()),
+                                                     message.text, sizeof(message.text)));
+            if (steppers_.back() == nullptr) {
+                clear();
+                message.raise();
+            }
+        }
+    }
+    ~Stepper() { clear(); }
+    Stepper(const Stepper&) = delete;
+    Stepper& operator=(const Stepper&) = delete;
+
+    void pack() {
+        for (unpad_stepper* s : steppers_) unpad_stepper_pack(s);
+    }
+    // The states go on from step to step.
+    void step(int64_t input, int64_t output) {
+        run(input, output);
+        for (const State& s : states_) {
+            std::memcpy(at(s.before), at(s.after), static_cast<size_t>(s.bytes));
+        }
+    }
+    // From given states to new ones; those that go on are left alone.
+    void step_from(int64_t input, int64_t output, const std::vector<int64_t>& from,
+                   const std::vector<int64_t>& to) {
+        kept_.clear();
+        for (size_t i = 0; i < states_.size(); ++i) {
+            const State& s = states_[i];
+            const size_t bytes = static_cast<size_t>(s.bytes);
+            kept_.insert(kept_.end(), at(s.before), at(s.before) + bytes);
+            std::memcpy(at(s.before), at(from.at(i)), bytes);
+        }
+        run(input, output);
+        const char* kept = kept_.data();
+        for (size_t i = 0; i < states_.size(); ++i) {
+            const State& s = states_[i];
+            const size_t bytes = static_cast<size_t>(s.bytes);
+            std::memcpy(at(to.at(i)), at(s.after), bytes);
+            std::memcpy(at(s.before), kept, bytes);
+            kept += bytes;
+        }
+    }
+
+    // The same with arrays, whose addresses are dearer to ask for in Python.
+    void step_arrays(const Array& input, const Array& output) {
+        step(address_of(input), address_of(output));
+    }
+    void step_from_arrays(const Array& input, const Array& output, const std::vector<Array>& from,
+                          const std::vector<Array>& to) {
+        std::vector<int64_t> before, after;
+        for (const Array& a : from) before.push_back(address_of(a));
+        for (const Array& a : to) after.push_back(address_of(a));
+        step_from(address_of(input), address_of(output), before, after);
+    }
+
+  private:
+    static int64_t address_of(const Array& a) {
+        return static_cast<int64_t>(reinterpret_cast<intptr_t>(a.data()));
+    }
+    struct Memory {
+        int64_t address, bytes;
+    };
+    struct State {
+        int64_t before, after, bytes;
+    };
+
+    void run(int64_t input, int64_t output) {
+        std::memcpy(at(input_.address), at(input), static_cast<size_t>(input_.bytes));
+        for (unpad_stepper* s : steppers_) unpad_stepper_step(s);
+        std::memcpy(at(output), at(output_.address), static_cast<size_t>(output_.bytes));
+    }
+    void clear() {
+        for (unpad_stepper* s : steppers_) unpad_stepper_destroy(s);
+        steppers_.clear();
+    }
+
+    Memory input_, output_;
+    std::vector<State> states_;
+    std::vector<char> kept_;
+    std::vector<unpad_stepper*> steppers_;
 };
 
 std::vector<std::string> words(const std::string& text) {
@@ -110,6 +216,19 @@ NB_MODULE(_native, m) {
     nb::class_<Program>(m, "Program")
         .def(nb::init<Integers, Numbers>(), nb::arg("code"), nb::arg("constants"))
         .def("run", &Program::run, nb::arg("frame"));
+    nb::class_<Stepper>(m, "Stepper")
+        .def(nb::init<const std::vector<const Program*>&, const std::vector<std::vector<int64_t>>&,
+                      const std::vector<std::vector<int64_t>>&, const std::vector<int64_t>&,
+                      const std::vector<int64_t>&>(),
+             nb::arg("programs"), nb::arg("frames"), nb::arg("states"), nb::arg("input"),
+             nb::arg("output"))
+        .def("pack", &Stepper::pack)
+        .def("step", &Stepper::step, nb::arg("input"), nb::arg("output"))
+        .def("step_arrays", &Stepper::step_arrays, nb::arg("input"), nb::arg("output"))
+        .def("step_from_arrays", &Stepper::step_from_arrays, nb::arg("input"), nb::arg("output"),
+             nb::arg("from_"), nb::arg("to"))
+        .def("step_from", &Stepper::step_from, nb::arg("input"), nb::arg("output"),
+             nb::arg("from_"), nb::arg("to"));
     m.def("empty", &empty, nb::arg("rows"), nb::arg("cols"), nb::arg("wide"));
     m.def("opcodes", &opcodes, "name -> (code, most arguments)");
     m.def("tiers", [] { return words(unpad_built_tiers()); });

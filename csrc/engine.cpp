@@ -8,9 +8,14 @@
 #include "call.h"
 #include "isa.h"
 #include "pool.h"
+#include "stepper.h"
 
 struct unpad_program {
     unpad::Program program;
+};
+
+struct unpad_stepper {
+    std::unique_ptr<unpad::Stepper> stepper;
 };
 
 namespace {
@@ -67,6 +72,27 @@ void unpad_run(const unpad_program* program, const int64_t* frame, int64_t n_fra
             return 0;
         },
         1);
+}
+
+unpad_stepper* unpad_stepper_create(const unpad_program* program, const int64_t* frame,
+                                    int64_t n_frame, char* error, int64_t error_size) {
+    return guarded(
+        error, error_size,
+        [&] {
+            const unpad::Program& p = program->program;
+            return new unpad_stepper{unpad::make_stepper(p, unpad::read_frame(p, frame, n_frame))};
+        },
+        nullptr);
+}
+
+void unpad_stepper_destroy(unpad_stepper* stepper) {
+    delete stepper;
+}
+void unpad_stepper_pack(unpad_stepper* stepper) {
+    stepper->stepper->pack();
+}
+void unpad_stepper_step(unpad_stepper* stepper) {
+    stepper->stepper->step();
 }
 
 const char* unpad_built_tiers(void) {

@@ -43,6 +43,16 @@ void unpad_program_destroy(unpad_program* program);
 void unpad_run(const unpad_program* program, const int64_t* frame, int64_t n_frame, char* error,
                int64_t error_size);
 
+/* For streaming: a pass over one token of each sequence, prepared once and run again and again. The
+   frame is that of unpad_run with B sequences of length 1. The program and all memory that the
+   frame names must outlive the stepper. One thread at a time may use it; a step cannot fail. */
+typedef struct unpad_stepper unpad_stepper;
+unpad_stepper* unpad_stepper_create(const unpad_program* program, const int64_t* frame,
+                                    int64_t n_frame, char* error, int64_t error_size);
+void unpad_stepper_destroy(unpad_stepper* stepper);
+void unpad_stepper_pack(unpad_stepper* stepper); /* takes the matrices as they are now */
+void unpad_stepper_step(unpad_stepper* stepper);
+
 /* Tiers of instruction sets, best last: what was built, what this machine runs, what is active.
    Lists are names separated by spaces. The active tier is the best, or what the environment
    variable UNPAD_ISA says at first use, or the last selection. */

@@ -37,22 +37,6 @@ int threads_for(const Program& p, const Call& call) {
     return static_cast<int>(std::max<int64_t>(n, 1));
 }
 
-int64_t packed_size(int64_t panel, const Matrix& m) {
-    return m.rows * round_up(m.cols, panel);
-}
-
-template <class T>
-void pack_matrices(const Shared<T>& s, int thread, int n_threads) {
-    for (size_t i = 0; i < s.packed.size(); ++i) {
-        const Matrix& m = s.program.matrices[i];
-        const MatrixPointer& from = s.call.matrices[i];
-        const int64_t panels = (m.cols + s.kernels.panel - 1) / s.kernels.panel;
-        s.kernels.pack(reinterpret_cast<const T*>(from.data), from.stride_row, from.stride_col,
-                       m.rows, m.cols, panels * thread / n_threads,
-                       panels * (thread + 1) / n_threads, s.packed[i]);
-    }
-}
-
 // Rows of each accumulator over threads; the parts of one number are added in order of thread.
 template <class T>
 void add_accumulators(const Shared<T>& s, const Worker<T>& first, int thread, int n, int parts) {
@@ -88,23 +72,6 @@ int64_t most_slots(const std::vector<Slots>& all) {
     int64_t most = 1;
     for (const Slots& s : all) most = std::max(most, s.count());
     return most;
-}
-
-std::vector<ReducePlan> plan_reduces(const Program& p) {
-    std::vector<ReducePlan> plans;
-    for (const Phase& phase : p.phases) {
-        plans.push_back(phase.kind == PhaseKind::Reduce ? plan_reduce(phase) : ReducePlan{});
-    }
-    return plans;
-}
-
-template <class T>
-void carve_shared(Shared<T>& s, Bump& bump) {
-    s.packed.clear();
-    for (const Matrix& m : s.program.matrices) {
-        s.packed.push_back(bump.take<T>(packed_size(s.kernels.panel, m)));
-    }
-    s.constants = bump.take<T>(static_cast<int64_t>(s.program.constants.size()));
 }
 
 template <class T>

@@ -68,9 +68,17 @@ Slots fill_slots(const Batch& batch, const Share& share) {
 }
 
 Windows::Windows(const Batch& batch, const Slots& slots, int64_t capacity)
-    : batch_(batch), slots_(slots), capacity_(capacity), live_(slots.count()) {
+    : batch_(batch), slots_(slots), capacity_(capacity) {
+    cursors_.reserve(static_cast<size_t>(slots.count()));
+    restart();
+}
+
+void Windows::restart() {
+    step_ = 0;
+    live_ = slots_.count();
+    cursors_.clear();
     for (int64_t r = 0; r < live_; ++r) {
-        cursors_.push_back({slots.begin[static_cast<size_t>(r)], -1, -1, 0});
+        cursors_.push_back({slots_.begin[static_cast<size_t>(r)], -1, -1, 0});
     }
 }
 

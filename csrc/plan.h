@@ -68,6 +68,8 @@ class Windows {
   public:
     Windows(const Batch& batch, const Slots& slots, int64_t capacity);
 
+    void restart();
+
     // Fills the next window; false where none is left. `capacity` >= the number of slots.
     bool next(Window& window);
 
@@ -81,7 +83,7 @@ class Windows {
     const Slots& slots_;
     int64_t capacity_;
     int64_t step_ = 0;
-    int64_t live_;
+    int64_t live_ = 0;
     std::vector<Cursor> cursors_;
 };
 

@@ -27,4 +27,12 @@ ReducePlan plan_reduce(const Phase& phase) {
     return plan;
 }
 
+std::vector<ReducePlan> plan_reduces(const Program& p) {
+    std::vector<ReducePlan> plans;
+    for (const Phase& phase : p.phases) {
+        plans.push_back(phase.kind == PhaseKind::Reduce ? plan_reduce(phase) : ReducePlan{});
+    }
+    return plans;
+}
+
 }  // namespace unpad

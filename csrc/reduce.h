@@ -22,5 +22,6 @@ struct ReducePlan {
 };
 
 ReducePlan plan_reduce(const Phase& phase);
+std::vector<ReducePlan> plan_reduces(const Program& program);  // by phase
 
 }  // namespace unpad

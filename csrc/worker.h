@@ -6,64 +6,12 @@
 #include <cstring>
 #include <numeric>
 
-#include "call.h"
-#include "kernels.h"
-#include "reduce.h"
+#include "shared.h"
 
 namespace unpad {
 
 // Row maps of Ref::map; kNextMap + k is the map of NEXT(k), whose entries are addresses.
 enum Map : int { kTokenMap, kRowMap, kLocalMap, kSlotMap, kNextMap };
-
-// Hands out pieces of one block of memory; with base null it only counts.
-class Bump {
-  public:
-    explicit Bump(char* base) : base_(base) {}
-    template <class T>
-    T* take(int64_t n) {
-        const int64_t at = used_;
-        used_ += round_up(n * static_cast<int64_t>(sizeof(T)), 64);
-        return reinterpret_cast<T*>(base_ + at);
-    }
-    int64_t used() const { return used_; }
-
-  private:
-    char* base_;
-    int64_t used_ = 0;
-};
-
-// Sizes that all threads share, chosen once a call.
-struct Geometry {
-    int64_t slots;   // the most of any thread
-    int64_t window;  // rows
-    int64_t block;   // rows of a BULK block
-
-    Geometry(const Program& p, int64_t number_size, int64_t most_slots, int64_t tokens)
-        : slots(most_slots) {
-        int64_t window_bytes = 1, all_bytes = 1;
-        for (const Buffer& b : p.buffers) {
-            if (b.kind == Kind::Window) window_bytes += b.width * number_size;
-            all_bytes += b.width * number_size;
-        }
-        // The window's rows stay in a second-level cache of half a megabyte or more.
-        window = std::clamp<int64_t>((int64_t{384} << 10) / window_bytes, 128, 256);
-        window = std::max(slots, std::min(window, tokens));
-        block = std::clamp<int64_t>((int64_t{128} << 10) / all_bytes / 12 * 12, 24, 96);
-        block = std::max(slots, std::min(block, window));
-    }
-};
-
-template <class T>
-struct Shared {  // what all threads read
-    const Program& program;
-    const Call& call;
-    const Kernels<T>& kernels;
-    const Geometry& geometry;
-    const std::vector<ReducePlan>& reduces;
-    std::vector<T*> packed;  // by matrix
-    T* constants;
-    int64_t worker_bytes;
-};
 
 // Instructions [begin, end) of a phase that go over the rows together, `rows` at a time.
 struct Stretch {
@@ -109,7 +57,9 @@ class Worker {
         return round_up(p_.accumulators[static_cast<size_t>(i)].cols, s_.kernels.panel);
     }
 
+    // From the first token on, any number of times.
     void run() {
+        windows_.restart();
         for (size_t i = 0; i < accumulators_.size(); ++i) {
             const int64_t n = p_.accumulators[i].rows * accumulator_stride(static_cast<int>(i));
             std::fill_n(accumulators_[i], n, T(0));

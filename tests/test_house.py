@@ -34,7 +34,8 @@ FLOORS: dict[str, int] = {
     "compiler": 1,
     "engine": 2,
     **dict.fromkeys(
-        ("cells", "layers", "functional", "forms", "states", "softmax", "nn", "explain"), 3
+        ("cells", "layers", "functional", "forms", "states", "softmax", "nn", "explain", "stepper"),
+        3,
     ),
     **dict.fromkeys(("data", "tasks", "export", "tf1"), 4),
     "cli": 5,

@@ -12,6 +12,7 @@ from unpad.explain import Explanation, explain
 from unpad.functional import bidirectional_dynamic_rnn, dynamic_rnn, static_rnn
 from unpad.ragged import Ragged
 from unpad.states import select_rows
+from unpad.stepper import Stepper
 
 try:
     __version__ = version("unpad")
@@ -25,6 +26,7 @@ __all__ = [
     "Explanation",
     "Ragged",
     "RowIndexError",
+    "Stepper",
     "UncompiledCellWarning",
     "UnpadError",
     "__version__",

@@ -209,12 +209,17 @@ _native_passes: weakref.WeakKeyDictionary[Scheduled, native_engine.NativePass]
 _native_passes = weakref.WeakKeyDictionary()
 
 
-def _native_pass(scheduled: Scheduled, frame: torch_engine.Frame) -> None:
+def native_program(scheduled: Scheduled) -> native_engine.NativePass:
+    """A pass in the native engine's form, made at its first use."""
     program = _native_passes.get(scheduled)
     if program is None:
         program = _native_passes[scheduled] = native_engine.NativePass(scheduled.program)
+    return program
+
+
+def _native_pass(scheduled: Scheduled, frame: torch_engine.Frame) -> None:
     unused = next(t for t in frame.streams if t is not None)
-    program.run(
+    native_program(scheduled).run(
         dtype=unused.dtype,
         offsets=frame.offsets,
         streams=[unused if t is None else t for t in frame.streams],
@@ -260,6 +265,11 @@ def _draw(noise: Noise, x: Tensor, offsets: Tensor) -> Tensor:
     if noise.per_sequence:
         drawn = drawn.repeat_interleave(offsets.diff().to(x.device), 0, output_size=len(x))
     return drawn
+
+
+def wants_native(x: Tensor) -> bool:
+    """Whether the native engine runs a program on this input, by the engine that was chosen."""
+    return (_chosen.get() or _from_environment()) in ("auto", "native") and native_takes(x)
 
 
 def native_takes(x: Tensor) -> bool:

@@ -217,6 +217,36 @@ class NativePass:
             ValueError: a tensor whose shape, strides or device do not fit the pass.
             TypeError: a tensor of another dtype.
         """
+        self._handle.run(
+            self.frame(
+                dtype=dtype,
+                offsets=offsets,
+                streams=streams,
+                shared=shared,
+                matrices=matrices,
+                accumulators=accumulators,
+                initial=initial,
+                final=final,
+                reverse=reverse,
+                threads=threads,
+            )
+        )
+
+    def frame(
+        self,
+        *,
+        dtype: torch.dtype,
+        offsets: Tensor,
+        streams: Sequence[Tensor] = (),
+        shared: Sequence[Tensor] = (),
+        matrices: Sequence[Tensor] = (),
+        accumulators: Sequence[Tensor] = (),
+        initial: Sequence[Tensor] = (),
+        final: Sequence[Tensor] = (),
+        reverse: bool = False,
+        threads: int | None = None,
+    ) -> list[int]:
+        """Check the arguments of `run` and give the addresses that C++ takes."""
         if dtype not in _DTYPES:
             raise ArgumentTypeError("dtype", dtype, "float32 or float64", "use the torch engine")
         if offsets.dtype is not torch.int64 or offsets.dim() != 1 or not _plain(offsets):
@@ -232,7 +262,7 @@ class NativePass:
         sizes = [(batch, width) for width in self._states]
         _add_plain(frame, "initial", initial, sizes, dtype)
         _add_plain(frame, "final", final, sizes, dtype)
-        self._handle.run(frame)
+        return frame
 
     def _add_streams(
         self, frame: list[int], streams: Sequence[Tensor], tokens: int, dtype: torch.dtype
@@ -259,6 +289,23 @@ class NativePass:
                 _refuse_kind("matrices", tensor, dtype)
             frame.append(tensor.data_ptr())
             frame += tensor.stride()
+
+
+def stepper(
+    passes: list[NativePass],
+    frames: list[list[int]],
+    states: list[list[int]],
+    input: list[int],  # noqa: A002 - the C++ side's name
+    output: list[int],
+) -> Any:
+    """Steps of one token through passes in a row (csrc/bind.cpp, `Stepper`).
+
+    ``frames`` are those of `NativePass.frame`, over memory that outlives the result; ``states``:
+    (address before the step, address after it, bytes) each; ``input`` and ``output``: address and
+    bytes of the first pass's input and the last one's output.
+    """
+    handles = [p._handle for p in passes]  # pyright: ignore[reportPrivateUsage]
+    return _native.Stepper(handles, frames, states, input, output)
 
 
 def _add_plain(

@@ -138,16 +138,23 @@ class Layers(nn.Module, Generic[State]):
             for _ in self._suffixes()
         )
 
-    def _run(
-        self, place: int, values: Tensor, offsets: Tensor, state: Any
-    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+    def cell_with_weights(self, place: int) -> nn.Module:
+        """The cell of a layer and direction, which sees the parameters as they are now."""
         layer, direction = divmod(place, len(self._suffixes()))
         cell, suffix = self._cells[place], self._suffixes()[direction]
         held = cast("dict[str, Tensor]", cell._parameters)
         names = self._parameter_names()
         held.update({name: getattr(self, f"{name}_l{layer}{suffix}") for name in names})
-        output, final, _ = choose.run(cell, values, offsets, state, reverse=direction == 1)
-        for name in names:
+        return cell
+
+    def _run(
+        self, place: int, values: Tensor, offsets: Tensor, state: Any
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        cell = self.cell_with_weights(place)
+        reverse = place % len(self._suffixes()) == 1
+        output, final, _ = choose.run(cell, values, offsets, state, reverse=reverse)
+        held = cast("dict[str, Tensor]", cell._parameters)
+        for name in self._parameter_names():
             # A computed weight (parametrize, weight_norm) would keep its graph alive.
             if not isinstance(held[name], nn.Parameter):
                 held[name] = held[name].detach()
@@ -216,11 +223,20 @@ class Layers(nn.Module, Generic[State]):
             runs = [self._run(place, values, batch.offsets, states[place]) for place in places]
             values = runs[0][0] if directions == 1 else torch.cat([run[0] for run in runs], dim=1)
             finals.extend(run[1] for run in runs)
-        final = tuple(torch.stack(leaf) for leaf in zip(*finals, strict=True))
+        if len(finals) == 1:
+            final = tuple(leaf.unsqueeze(0) for leaf in finals[0])
+        else:
+            final = tuple(torch.stack(leaf) for leaf in zip(*finals, strict=True))
         if not batch.batched:
             final = tuple(leaf.squeeze(1) for leaf in final)
         alone = len(self._state_widths()) == 1
         return batch.close(values), cast("State", final[0] if alone else final)
+
+    def start_state(self, batch_size: int, like: Tensor) -> State:
+        """The state before a sequence: zeros, formed like ``hx``."""
+        rows = self.num_layers * len(self._suffixes())
+        state = tuple(like.new_zeros(rows, batch_size, width) for width in self._state_widths())
+        return cast("State", state[0] if len(state) == 1 else state)
 
     def _state_widths(self) -> tuple[int, ...]:
         return (self.hidden_size,)
@@ -229,15 +245,14 @@ class Layers(nn.Module, Generic[State]):
         """One state for each layer and direction: a tensor [B, H], or a tuple of these."""
         rows = self.num_layers * len(self._suffixes())
         widths = self._state_widths()
-        if hx is None:
-            shapes = [(rows, batch.batch_size, width) for width in widths]
-            given = [batch.values.new_zeros(shape) for shape in shapes]
-        else:
-            pairs = [("hx", hx)] if len(widths) == 1 else _pair(hx)
-            given = [
-                _check_state(name, leaf, (rows, batch.batch_size, width), batch)
-                for (name, leaf), width in zip(pairs, widths, strict=True)
-            ]
+        if hx is None:  # read only, so all layers share them
+            zeros = tuple(batch.values.new_zeros(batch.batch_size, width) for width in widths)
+            return [zeros[0] if len(widths) == 1 else zeros] * rows
+        pairs = [("hx", hx)] if len(widths) == 1 else _pair(hx)
+        given = [
+            _check_state(name, leaf, (rows, batch.batch_size, width), batch)
+            for (name, leaf), width in zip(pairs, widths, strict=True)
+        ]
         places = list(zip(*(leaf.unbind(0) for leaf in given), strict=True))
         return [place[0] for place in places] if len(widths) == 1 else places
 

@@ -84,8 +84,8 @@ class Recurrent(nn.Module):
         self.bidirectional = check_flag("bidirectional", bidirectional)
         self.batch_first = check_flag("batch_first", batch_first)
         self.return_states = check_flag("return_states", return_states)
-        self._single = not are_cells(cell)
-        cells = _as_cells(cell, "cell", self._single)
+        self.single = not are_cells(cell)
+        cells = _as_cells(cell, "cell", self.single)
         check_widths(cells, 2 if bidirectional else 1)
         self.cells = nn.ModuleList(cells)
         backward: list[nn.Module] = []
@@ -109,7 +109,7 @@ class Recurrent(nn.Module):
         if given is None:
             # One copy for each object, so that shared weights stay shared in this direction.
             return [_fresh(cell) for cell in copy.deepcopy(cells)]
-        backward = _as_cells(given, "backward_cell", self._single)
+        backward = _as_cells(given, "backward_cell", self.single)
         if [_sizes(cell) for cell in backward] != [_sizes(cell) for cell in cells]:
             raise ArgumentError(
                 "backward_cell",
@@ -195,11 +195,19 @@ class Recurrent(nn.Module):
 
     __prepare_scriptable__ = refuse_scripting
 
+    def start_state(self, batch_size: int, like: Tensor) -> Nest:
+        """The state before a sequence, learned where it is, formed like the final one."""
+        own = [
+            tuple(start_like(cell, batch_size, dtype=like.dtype, device=like.device) for cell in c)
+            for c in self._layers()
+        ]
+        return self._form(own if self.initial is None else self._spread(own, batch_size))
+
     # Between lists of [layer][direction] and what the caller sees -------------------------------
 
     def _form(self, layers: list[tuple[Any, ...]]) -> Any:
         formed = [Directions(*layer) if self.bidirectional else layer[0] for layer in layers]
-        return formed[0] if self._single else tuple(formed)
+        return formed[0] if self.single else tuple(formed)
 
     def _start(self, given: Nest, batch: Opened) -> list[tuple[Nest, ...]]:
         """The initial states of each layer and direction, checked."""

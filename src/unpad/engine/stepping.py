@@ -1,0 +1,137 @@
+"""Steps of one token on the native engine: programs that follow each other, prepared once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from unpad.compiler.differentiate import Needs
+from unpad.engine import choose, native_engine
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from unpad.compiler.build import Compiled
+    from unpad.compiler.schedule import Scheduled
+
+
+class Place(NamedTuple):
+    """Where a cell's state begins: in which leaf of the layer's state, how many bytes on."""
+
+    leaf: int
+    offset: int
+
+
+class NativeSteps:
+    """Programs in a row, each over the output of the one before it.
+
+    Args:
+        programs: of the cells, in order; without noise.
+        states: the leaves of the state, contiguous; they hold it from step to step.
+        places: for each program, where its states lie in ``states``.
+        rows: number of streams.
+        dtype: of everything.
+    """
+
+    def __init__(
+        self,
+        programs: list[Compiled],
+        states: list[Tensor],
+        places: list[list[Place]],
+        rows: int,
+        dtype: torch.dtype,
+    ) -> None:
+        self.dtype, self.output_shape = dtype, programs[-1].output_shape
+        self._programs, self._rows = programs, rows
+        self._offsets = torch.arange(rows + 1)
+        self._buffers = [torch.zeros(rows, programs[0].step.x_width, dtype=dtype)]
+        self._states = states
+        self._after = [torch.zeros_like(leaf) for leaf in states]
+        self._held = [[t.clone() for t in _once(program)] for program in programs]
+        # Tensors of inference mode have no versions, and cannot be changed outside of it.
+        held = [t for program in programs for t in program.held_tensors()]
+        self._weights = [t for t in held if not t.is_inference()]
+        self._versions = [t._version for t in self._weights]
+        natives: list[Any] = []
+        frames: list[list[int]] = []
+        for program, own, held in zip(programs, places, self._held, strict=True):
+            scheduled, frame = self._frame(program, own, held)
+            natives.append(scheduled)
+            frames.append(frame)
+        pairs = zip(states, self._after, strict=True)
+        moved = [[before.data_ptr(), after.data_ptr(), before.nbytes] for before, after in pairs]
+        first, last = self._buffers[0], self._buffers[-1]
+        self._steps = native_engine.stepper(
+            natives,
+            frames,
+            moved,
+            [first.data_ptr(), first.nbytes],
+            [last.data_ptr(), last.nbytes],
+        )
+        # The C++ side's own methods: a Python call around them would cost as much as they check.
+        self.step = self._steps.step
+        self.step_from = self._steps.step_from
+        self.step_arrays = self._steps.step_arrays
+        self.step_from_arrays = self._steps.step_from_arrays
+
+    def _frame(
+        self, program: Compiled, places: list[Place], held: list[Tensor]
+    ) -> tuple[native_engine.NativePass, list[int]]:
+        step, rows = program.step, self._rows
+        scheduled: Scheduled = program.programs(_nothing(program), False).forward
+        output = torch.zeros(rows, step.graph[step.output].width, dtype=self.dtype)
+        x, matrices = self._buffers[-1], len(step.matrices)
+        self._buffers.append(output)
+        native = choose.native_program(scheduled)
+        frame = native.frame(
+            dtype=self.dtype,
+            offsets=self._offsets,
+            streams=[x, output],
+            shared=[held[matrices + i] for i in scheduled.shared],
+            matrices=[
+                held[m].t() if transposed != (m in step.flipped) else held[m]
+                for m, transposed in scheduled.matrices
+            ],
+            initial=[self._view(self._states, p, w) for p, w in _with(places, step.state_widths)],
+            final=[self._view(self._after, p, w) for p, w in _with(places, step.state_widths)],
+            threads=1,
+        )
+        return native, frame
+
+    def _view(self, leaves: list[Tensor], place: Place, width: int) -> Tensor:
+        start = place.offset // self.dtype.itemsize
+        return leaves[place.leaf].view(-1)[start : start + self._rows * width].view(-1, width)
+
+    def follow(self) -> None:
+        """Take the weights anew where one of them was changed since."""
+        if not self._weights or [t._version for t in self._weights] == self._versions:
+            return
+        for program, held in zip(self._programs, self._held, strict=True):
+            for mine, new in zip(held, _once(program), strict=True):
+                mine.copy_(new)
+        self._versions = [t._version for t in self._weights]
+        self._steps.pack()
+
+
+def _with(places: list[Place], widths: list[int]) -> list[tuple[Place, int]]:
+    return list(zip(places, widths, strict=True))
+
+
+@torch.no_grad()
+def _once(program: Compiled) -> list[Tensor]:
+    """The program's matrices and shared vectors, from the weights as they are."""
+    matrices, shared = program.once.run(program.held_tensors())
+    return [t.detach() for t in (*matrices, *shared)]
+
+
+def _nothing(program: Compiled) -> Needs:
+    """No gradients."""
+    step = program.step
+    return Needs(
+        x=False,
+        states=(False,) * len(step.states),
+        matrices=(False,) * len(step.matrices),
+        shared=(False,) * len(step.shared_widths),
+        from_states=(False,) * len(step.states),
+    )
