@@ -15,7 +15,7 @@ import unpad
 from engine.every_cell import ENGINES, RANDOM, SHIPPED, TIERS, use
 from random_cells import SEEDS, random_cell
 from unpad.cells import regularize
-from unpad.engine import choose
+from unpad.engine import choose, randomness
 from unpad.nn import GRU, LSTM, RNN, GRUCell, LSTMCell, Recurrent, RNNCell
 
 RAGGED = [2, 0, 5, 1, 3]
@@ -121,8 +121,8 @@ class Replayed:
 def test_noise_with_the_masks_that_were_drawn(name: str, reverse: bool, monkeypatch) -> None:
     cell = RANDOM[name]().double()
     x, offsets, state = oracle.batch(cell, RAGGED)
-    draw, drawn = choose._draw, []
-    monkeypatch.setattr(choose, "_draw", lambda *a: drawn.append(draw(*a)) or drawn[-1])
+    draw, drawn = randomness.drawn, []
+    monkeypatch.setattr(randomness, "drawn", lambda *a: drawn.append(draw(*a)) or drawn[-1])
     actual = {}
     for engine in ENGINES:
         drawn.clear()

@@ -56,6 +56,20 @@ def check_rate(argument: str, rate: Any) -> float:
     return float(rate)
 
 
+def check_memory(value: Any) -> str | int:
+    """Return how much a layer may keep for its backward pass: "fast", "lean" or bytes."""
+    allowed = '"fast", "lean" or a number of bytes'
+    if is_number(value, numbers.Integral):
+        if value < 1:
+            raise ArgumentError("memory", value, allowed, "give a number of bytes above 0")
+        return int(value)
+    if not isinstance(value, str):
+        raise ArgumentTypeError("memory", value, allowed, "give whole bytes, such as 64 << 20")
+    if value not in ("fast", "lean"):
+        raise ArgumentError("memory", quoted(value), allowed, "choose one of them")
+    return value
+
+
 def check_choice(argument: str, value: Any, choices: tuple[str, ...]) -> str:
     """Return one of a few words."""
     if value not in choices:

@@ -21,9 +21,8 @@ from torch.nn.utils import parametrize
 from unpad.compiler import mode
 from unpad.compiler.build import Compiled, compile_cell
 from unpad.compiler.schedule import Scheduled
-from unpad.compiler.step import Noise
 from unpad.compiler.trace import MixesRows, Refused, without_autocast
-from unpad.engine import autograd, eager, native_engine, torch_engine
+from unpad.engine import autograd, eager, lean, native_engine, randomness, torch_engine
 from unpad.errors import ArgumentError, quoted
 from unpad.nest import Nest, leaves, rebuild
 
@@ -78,10 +77,15 @@ def run(
     *,
     reverse: bool = False,
     return_states: bool = False,
+    memory: str | int = "fast",
 ) -> tuple[Tensor, Nest, Nest]:
-    """Run a cell over every sequence of a ragged batch: arguments and results of `eager.run`."""
+    """Run a cell over every sequence of a ragged batch: arguments and results of `eager.run`.
+
+    ``memory``: "fast", or what `lean.run` takes; the eager loop keeps all that autograd keeps.
+    """
     here = _outside_dynamo() if torch.compiler.is_compiling() else _run
-    return here(cell, x, offsets, state, reverse=reverse, return_states=return_states)
+    ways: dict[str, Any] = {"reverse": reverse, "return_states": return_states}
+    return here(cell, x, offsets, state, memory=memory, **ways)
 
 
 @functools.cache
@@ -98,6 +102,7 @@ def _run(
     *,
     reverse: bool,
     return_states: bool,
+    memory: str | int,
 ) -> tuple[Tensor, Nest, Nest]:
     name = _chosen.get() or _from_environment()
     ways = {"reverse": reverse, "return_states": return_states}
@@ -110,7 +115,7 @@ def _run(
         if isinstance(compiled, Refused):
             return _uncompiled(cell, compiled, x, offsets, state, **ways)
     native = name != "torch" and _native_takes(x, name)
-    flat = leaves(state)
+    flat, fast = leaves(state), memory == "fast"
     call = autograd.Call(
         compiled=compiled,
         run_pass=_native_pass if native else _torch_pass,
@@ -118,9 +123,10 @@ def _run(
         offsets=offsets,
         reverse=reverse,
         return_states=return_states,
-        noises=[_draw(noise, x, offsets) for noise in compiled.step.noises],
+        noises=[randomness.drawn(noise, x, offsets) for noise in compiled.step.noises if fast],
     )
-    results = autograd.run(
+    run_call = autograd.run if fast else functools.partial(lean.run, memory=memory)
+    results = run_call(
         call,
         _unit_columns(_formed(x, (len(x), compiled.step.x_width), x.dtype)),
         [_formed(s, (len(s), math.prod(s.shape[1:])), x.dtype) for s in flat],
@@ -250,21 +256,6 @@ def _torch_pass(scheduled: Scheduled, frame: torch_engine.Frame) -> None:
 
 def _torch_allocate(rows: int, width: int, like: Tensor) -> Tensor:
     return like.new_empty(rows, width)
-
-
-def _draw(noise: Noise, x: Tensor, offsets: Tensor) -> Tensor:
-    """The random numbers of a run, from torch's generator, one row a token."""
-    rows = len(offsets) - 1 if noise.per_sequence else len(x)
-    drawn = x.new_empty(rows, noise.width)
-    if noise.kind == "keep":
-        drawn.bernoulli_(1 - noise.drop)
-    elif noise.kind == "uniform":
-        drawn.uniform_()
-    else:
-        drawn.normal_()
-    if noise.per_sequence:
-        drawn = drawn.repeat_interleave(offsets.diff().to(x.device), 0, output_size=len(x))
-    return drawn
 
 
 def wants_native(x: Tensor) -> bool:

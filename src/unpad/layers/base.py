@@ -17,11 +17,12 @@ from unpad.cells.arguments import (
     check_dtype,
     check_flag,
     check_like,
+    check_memory,
     check_rate,
     check_size,
 )
 from unpad.cells.initialize import check_init, initialize
-from unpad.engine import choose
+from unpad.engine import choose, lean
 from unpad.errors import ArgumentError, ArgumentTypeError
 from unpad.forms import open_input
 from unpad.jit import refuse_scripting
@@ -39,6 +40,7 @@ class Layers(nn.Module, Generic[State]):
 
     gates: ClassVar[int]
     mode: str
+    memory: str | int = "fast"  # also of a layer that was pickled before there was a choice
 
     def __init__(
         self,
@@ -52,6 +54,7 @@ class Layers(nn.Module, Generic[State]):
         bidirectional: bool,
         proj_size: int = 0,
         init: Init,
+        memory: str | int,
         device: Any,
         dtype: Any,
     ) -> None:
@@ -67,6 +70,7 @@ class Layers(nn.Module, Generic[State]):
         check_init(init)
         check_dtype(dtype)
         self.init = init
+        self.memory = check_memory(memory)
         if self.dropout and num_layers == 1:
             _warn_of_lone_dropout(self.dropout)
         self._cells = self._make_cells()
@@ -152,7 +156,8 @@ class Layers(nn.Module, Generic[State]):
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         cell = self.cell_with_weights(place)
         reverse = place % len(self._suffixes()) == 1
-        output, final, _ = choose.run(cell, values, offsets, state, reverse=reverse)
+        share = lean.share(self.memory, len(self._cells))
+        output, final, _ = choose.run(cell, values, offsets, state, reverse=reverse, memory=share)
         held = cast("dict[str, Tensor]", cell._parameters)
         for name in self._parameter_names():
             # A computed weight (parametrize, weight_norm) would keep its graph alive.
@@ -266,10 +271,11 @@ class Layers(nn.Module, Generic[State]):
             "batch_first": False,
             "dropout": 0.0,
             "bidirectional": False,
+            "memory": "fast",
         }
         chosen = {name: getattr(self, name) for name in defaults}
         return text + "".join(
-            f", {name}={value}" for name, value in chosen.items() if value != defaults[name]
+            f", {name}={value!r}" for name, value in chosen.items() if value != defaults[name]
         )
 
 

@@ -19,7 +19,7 @@ class GRU(Layers[Tensor]):
     Args:
         input_size: I, features of a token.
         hidden_size: H, features of the output of one direction.
-        num_layers, bias, batch_first, dropout, bidirectional, init: as for `RNN`.
+        num_layers, bias, batch_first, dropout, bidirectional, init, memory: as for `RNN`.
         reset_after: torch's form; False: the first paper's and TensorFlow 1's, see `GRUCell`.
 
     The ``state_dict`` is torch.nn.GRU's.
@@ -47,6 +47,7 @@ class GRU(Layers[Tensor]):
         *,
         reset_after: bool = True,
         init: Init = "torch",
+        memory: str | int = "fast",
     ) -> None:
         self.reset_after = reset_after
         super().__init__(
@@ -58,6 +59,7 @@ class GRU(Layers[Tensor]):
             dropout=dropout,
             bidirectional=bidirectional,
             init=init,
+            memory=memory,
             device=device,
             dtype=dtype,
         )

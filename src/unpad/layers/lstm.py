@@ -21,7 +21,7 @@ class LSTM(Layers[tuple[Tensor, Tensor]]):
     Args:
         input_size: I, features of a token.
         hidden_size: H, features of c, and of the output of one direction without projection.
-        num_layers, bias, batch_first, dropout, bidirectional, init: as for `RNN`.
+        num_layers, bias, batch_first, dropout, bidirectional, init, memory: as for `RNN`.
         proj_size: P, features of h after a projection; 0: none.
         forget_bias: what the two biases of the forget gate add up to at the start, exactly; None:
             torch.nn's random numbers.
@@ -52,6 +52,7 @@ class LSTM(Layers[tuple[Tensor, Tensor]]):
         *,
         forget_bias: float | None = None,
         init: Init = "torch",
+        memory: str | int = "fast",
     ) -> None:
         self.forget_bias = forget_bias
         super().__init__(
@@ -64,6 +65,7 @@ class LSTM(Layers[tuple[Tensor, Tensor]]):
             bidirectional=bidirectional,
             proj_size=proj_size,
             init=init,
+            memory=memory,
             device=device,
             dtype=dtype,
         )

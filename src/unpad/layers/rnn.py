@@ -29,6 +29,9 @@ class RNN(Layers[Tensor]):
         bidirectional: whether a second cell reads each sequence from its end to its start; its
             output lies behind the first one's.
         init: ``"torch"``, ``"xavier"``, ``"orthogonal"`` or a function(name, parameter).
+        memory: what is kept for the backward pass. ``"fast"``: all that it reads; ``"lean"``: the
+            states at a few borders in time, between which the forward pass runs again, see
+            `Recurrent`; or the most bytes.
 
     The ``state_dict`` is torch.nn.RNN's.
 
@@ -55,6 +58,7 @@ class RNN(Layers[Tensor]):
         dtype: Any = None,
         *,
         init: Init = "torch",
+        memory: str | int = "fast",
     ) -> None:
         self.nonlinearity = check_choice("nonlinearity", nonlinearity, ("tanh", "relu"))
         self.mode = f"RNN_{nonlinearity.upper()}"
@@ -67,6 +71,7 @@ class RNN(Layers[Tensor]):
             dropout=dropout,
             bidirectional=bidirectional,
             init=init,
+            memory=memory,
             device=device,
             dtype=dtype,
         )

@@ -1,0 +1,328 @@
+"""Training in little memory: the forward pass keeps states at borders, the backward runs again.
+
+The batch is cut into stretches of steps (see `stretches`). Forward runs one after the other without
+saving anything and keeps the states before each; backward goes from the last to the first, runs a
+stretch's forward again, this time saving, and then its backward, with the gradient of the state
+carried on and the parameters' gradients added up. With T steps in stretches of s the memory is of
+the order of T / s states and s steps, least near s = sqrt(T); the time is one forward more.
+
+Source: Chen et al., Training deep nets with sublinear memory cost, arXiv:1604.06174; for recurrent
+networks Gruslys et al., arXiv:1606.03401.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from unpad.engine import autograd
+from unpad.engine.randomness import compact, compact_bytes, drawn, rows
+from unpad.engine.stretches import Stretch, Stretches
+from unpad.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from unpad.compiler.differentiate import Needs
+
+# Each of a stretch's three calls packs the weights, and small operations stand between them: 1.5 ms
+# for an LSTM 128 -> 128, which trains on a thousand tokens in 13 ms (benchmarks/memory_lean.py).
+_LEAST_TOKENS = 2560
+_LEAST_BYTES = 1 << 20
+# Steps to choose from, each a tenth more than the one before.
+_STEPS = torch.tensor(sorted({math.ceil(1.1**i) for i in range(220)}), device="cpu")
+_INDEX_BYTES = 32  # a token's place, in the tensors that find the rows of a stretch
+
+
+def run(
+    call: autograd.Call,
+    x: Tensor,
+    initial: list[Tensor],
+    matrices: list[Tensor],
+    shared: list[Tensor],
+    *,
+    memory: str | int,
+) -> list[Tensor]:
+    """Give the results of `autograd.run`, keeping less for the backward pass.
+
+    Args:
+        call: without noises; they are drawn here.
+        x, initial, matrices, shared: as for `autograd.run`.
+        memory: "lean", or the most bytes that may be kept and worked with in the backward pass,
+            beside the input, the results and their gradients.
+
+    Raises:
+        ArgumentError: so few bytes do not do, however short the stretches.
+    """
+    tensors = (x, *initial, *matrices, *shared)
+    if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
+        needs = autograd._needs(call, [t.requires_grad for t in tensors])
+        steps = choose_steps(memory, call.offsets.diff(), _sizes(call, needs, x))
+        if steps:
+            return list(_Function.apply(_Lean(call, needs, steps), *tensors))  # type: ignore[no-untyped-call]
+    noises = [drawn(noise, x, call.offsets) for noise in call.compiled.step.noises]
+    return autograd.run(replace(call, noises=noises), x, initial, matrices, shared)
+
+
+def share(memory: str | int, runs: int) -> str | int:
+    """What each of several runs may take: an equal part of a number of bytes.
+
+    >>> share("lean", 2), share(1 << 20, 2)
+    ('lean', 524288)
+    """
+    return memory // runs if isinstance(memory, int) else memory
+
+
+# -- how long a stretch is -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Bytes: of a fast run, kept by a lean one whatever the stretch, of a state, of a token."""
+
+    fast: int
+    fixed: int
+    state: int
+    token: int
+
+
+def _sizes(call: autograd.Call, needs: Needs, x: Tensor) -> Sizes:
+    step, size, tokens = call.compiled.step, x.element_size(), len(x)
+    streams = call.compiled.programs(needs, call.return_states).streams
+    noise = sum(noise.width for noise in step.noises)
+    results = streams.forward_widths[streams.output]
+    results += sum(step.state_widths) if call.return_states else 0
+    gathered = 2 * step.x_width + results  # and gradients, when results are gone
+    batch = len(call.offsets) - 1
+    return Sizes(
+        fast=tokens * (streams.kept_width + noise) * size,
+        fixed=sum(compact_bytes(noise, tokens, batch, size) for noise in step.noises),
+        state=sum(step.state_widths) * size,
+        token=(streams.kept_width + noise + gathered) * size + _INDEX_BYTES,
+    )
+
+
+def choose_steps(memory: str | int, lengths: Tensor, sizes: Sizes) -> int:
+    """Return how many steps a stretch has; 0: the fast way needs no more, or is allowed.
+
+    >>> choose_steps("lean", torch.tensor([10_000] * 8), Sizes(290 << 20, 0, 1024, 5200))
+    335
+    """
+    budget = memory if isinstance(memory, int) else sizes.fast
+    if not len(lengths) or not int(lengths.max()) or (memory != "lean" and sizes.fast <= budget):
+        return 0
+    steps = _STEPS[: int(torch.searchsorted(_STEPS, lengths.max()))]
+    tokens, borders = _counts(steps, lengths)
+    total = sizes.fixed + borders * sizes.state + tokens * sizes.token
+    if memory == "lean":
+        allowed = (tokens >= _LEAST_TOKENS) & (tokens * sizes.token >= _LEAST_BYTES)
+        allowed &= total < sizes.fast
+        best = total.where(allowed, torch.iinfo(torch.int64).max)
+        return int(steps[best.argmin()]) if bool(allowed.any()) else 0
+    fitting = steps[total <= budget]
+    if not len(fitting):
+        least = min(sizes.fast, *total.tolist())
+        raise ArgumentError(
+            "memory",
+            f"{budget:,} bytes for each layer and direction",
+            f"{least:,} or more for this batch",
+            'allow more, take memory="lean", or go through the batch by Ragged.chunks',
+        )
+    return int(fitting[-1])
+
+
+def _counts(steps: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+    """For each number of steps: tokens of the longest stretch, the first; states at borders."""
+    found, times = lengths.unique(return_counts=True)
+    column = steps[:, None]
+    tokens = torch.minimum(found, column) * times
+    borders = ((found + column - 1) // column - 1).clamp_(min=0) * times
+    return tokens.sum(1), borders.sum(1)
+
+
+# -- the two passes --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Lean:
+    """One run, and how it is cut."""
+
+    call: autograd.Call
+    needs: Needs
+    steps: int
+
+    def cut(self, x: Tensor) -> Stretches:
+        """The stretches, with indices for tensors where x is."""
+        call = self.call
+        return Stretches(call.offsets, self.steps, reverse=call.reverse, device=x.device)
+
+    def part(
+        self,
+        stretch: Stretch,
+        before: list[Tensor],
+        tensors: tuple[Tensor, ...],
+        noises: Sequence[Tensor],
+    ) -> tuple[autograd.Call, tuple[Tensor, ...]]:
+        """The call for one stretch and its tensors, with the very noises that it had before."""
+        x = stretch.tokens_of(tensors[0], self.call.allocate)
+        call = self.noisy(stretch, noises, x.dtype)
+        return call, (x, *before, *tensors[1 + len(before) :])
+
+    def noisy(
+        self, stretch: Stretch, noises: Sequence[Tensor], dtype: torch.dtype
+    ) -> autograd.Call:
+        """The call for one stretch, with its noises."""
+        pairs = zip(self.call.compiled.step.noises, noises, strict=True)
+        return replace(
+            self.call,
+            offsets=stretch.offsets,
+            noises=[rows(noise, kept, stretch, dtype) for noise, kept in pairs],
+        )
+
+    def whole(self, x: Tensor, noises: Sequence[Tensor]) -> autograd.Call:
+        """The call for the whole batch."""
+        stretch = replace(self, steps=len(x)).cut(x).at(0)
+        return replace(self.noisy(stretch, noises, x.dtype), offsets=self.call.offsets)
+
+
+class _Function(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, lean: _Lean, *tensors: Tensor) -> tuple[Tensor, ...]:
+        results, borders, noises = _forward(lean, tensors)
+        ctx.set_materialize_grads(False)
+        ctx.lean = lean
+        ctx.save_for_backward(*tensors, *borders, *noises)
+        floating = lean.call.compiled.floating
+        states = zip(results[1:], floating * (1 + lean.call.return_states), strict=True)
+        ctx.mark_non_differentiable(*[state for state, floats in states if not floats])
+        return tuple(results)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        lean, saved = ctx.lean, ctx.saved_tensors
+        count = len(ctx.needs_input_grad) - 1
+        states = len(lean.needs.states)
+        tensors, borders = saved[:count], saved[count : count + states]
+        noises = saved[count + states :]
+        if torch.is_grad_enabled():
+            call = lean.whole(tensors[0], noises)
+            return (None, *autograd._replay(call, tensors, grads, ctx.needs_input_grad[1:]))
+        return (None, *_Backward(lean, tensors, noises, grads).run(borders))
+
+
+def _forward(
+    lean: _Lean, tensors: tuple[Tensor, ...]
+) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+    """(results, for each state its rows at all borders, noises in few bytes)"""
+    call, step = lean.call, lean.call.compiled.step
+    x, initial, _, _ = autograd._split(step, tensors)
+    noises = [compact(noise, x, call.offsets) for noise in step.noises]
+    widths = [step.graph[step.output].width, *(step.state_widths if call.return_states else ())]
+    streams = [call.allocate(len(x), width, x) for width in widths]
+    final = [state.clone() for state in initial]
+    borders: list[list[Tensor]] = [[] for _ in initial]
+    stretches = lean.cut(x)
+    for number in range(len(stretches)):
+        stretch = stretches.at(number)
+        before = [stretch.sequences_of(state) for state in final]
+        if number:
+            for border, state in zip(borders, before, strict=True):
+                border.append(state)
+        after = _read(lean, stretch, before, tensors, noises, streams)
+        pairs = zip(final, after, strict=True)
+        final = [stretch.with_sequences(state, new) for state, new in pairs]
+    kept = [torch.cat(border) if border else x.new_empty(0, 1) for border in borders]
+    return [streams[0], *final, *streams[1:]], kept, noises
+
+
+def _read(
+    lean: _Lean,
+    stretch: Stretch,
+    before: list[Tensor],
+    tensors: tuple[Tensor, ...],
+    noises: Sequence[Tensor],
+    streams: list[Tensor],
+) -> list[Tensor]:
+    """The states after a stretch; its rows are written into output and states at every token."""
+    call = lean.call
+    part, inputs = lean.part(stretch, before, tensors, noises)
+    nothing = autograd._needs(call, [False] * len(tensors))
+    (output, *states), _, _ = autograd._forward(part, nothing, inputs)
+    after, every = states[: len(before)], states[len(before) :]
+    for stream, rows_ in zip(streams, (output, *every), strict=True):
+        stretch.set_tokens(stream, rows_)
+    return after
+
+
+class _Backward:
+    """Goes from the last stretch to the first, carrying the gradients of states and sums.
+
+    What a stretch works with belongs to one call of `_stretch`, so that nothing of it is alive
+    while the next one runs.
+    """
+
+    def __init__(
+        self,
+        lean: _Lean,
+        tensors: tuple[Tensor, ...],
+        noises: Sequence[Tensor],
+        grads: tuple[Tensor | None, ...],
+    ) -> None:
+        call, needs = lean.call, lean.needs
+        self.lean, self.tensors, self.noises = lean, tensors, noises
+        self.x, self.initial, _, _ = autograd._split(call.compiled.step, tensors)
+        count = len(self.initial)
+        self.arriving = (grads[0], *grads[1 + count :])
+        # The gradient of a state goes on to the stretch before, wanted at the end or not.
+        alive = call.compiled.programs(needs, call.return_states).alive
+        self.needs = replace(needs, states=alive)
+        self.carried: list[Any] = [
+            autograd._dense(grad, like).clone() if lives else None
+            for grad, like, lives in zip(grads[1 : 1 + count], self.initial, alive, strict=True)
+        ]
+        width = self.x.shape[1]
+        self.d_x = call.allocate(len(self.x), width, self.x) if needs.x else None
+        self.sums: list[Tensor | None] = [None] * (len(tensors) - 1 - count)
+
+    def run(self, borders: Sequence[Tensor]) -> list[Tensor | None]:
+        """The gradient of every tensor, or None."""
+        stretches, end = self.lean.cut(self.x), len(borders[0])
+        for number in reversed(range(len(stretches))):
+            stretch = stretches.at(number)
+            begin = end - len(stretch.sequences)
+            before = [border[begin:end] for border in borders]
+            end = begin
+            if number == 0:
+                before = [stretch.sequences_of(state) for state in self.initial]
+            self._stretch(stretch, before)
+        wanted = zip(self.carried, self.lean.needs.states, strict=True)
+        states = [state if needed else None for state, needed in wanted]
+        return [self.d_x, *states, *self.sums]
+
+    def _stretch(self, stretch: Stretch, before: list[Tensor]) -> None:
+        call = self.lean.call
+        part, inputs = self.lean.part(stretch, before, self.tensors, self.noises)
+        arena, programs = autograd._forward(part, self.needs, inputs)[1:]
+        output, *every = [
+            None if grad is None else stretch.tokens_of(grad, call.allocate)
+            for grad in self.arriving
+        ]
+        ends = [None if state is None else stretch.sequences_of(state) for state in self.carried]
+        grads = (output, *ends, *every)
+        d_x, *found = autograd._backward(part, programs, inputs, arena, grads)
+        if self.d_x is not None and d_x is not None:
+            stretch.set_tokens(self.d_x, d_x)
+        pairs = zip(self.carried, found[: len(ends)], strict=True)
+        self.carried = [
+            None if new is None else stretch.with_sequences(old, new) for old, new in pairs
+        ]
+        self.sums = [_plus(a, b) for a, b in zip(self.sums, found[len(ends) :], strict=True)]
+
+
+def _plus(total: Tensor | None, more: Tensor | None) -> Tensor | None:
+    """The sum of a stretch, added in place to that of those behind it."""
+    return more if total is None or more is None else total.add_(more)
