@@ -64,7 +64,7 @@ def open_input(
         lengths: for a padded tensor alone; None: every sequence has all the steps.
         features: the shape of a token.
         batch_first: whether a padded tensor is [B, S, ...] or [S, B, ...].
-        like: an empty tensor [0, *features] that gives dtype and device to a list of no sequences.
+        like: gives its dtype and device to a list of no sequences.
         argument, lengths_argument: what an error calls the input and the lengths.
 
     Raises:
@@ -87,7 +87,7 @@ def open_input(
                 f"None: this {argument} knows its lengths",
                 "leave it out",
             )
-        opened = _open_ragged(sequences, like, argument)
+        opened = _open_ragged(sequences, features, like, argument)
     if opened.values.dim() == 1 and len(features) and isinstance(sequences, (list, tuple)):
         raise ArgumentError(
             argument,
@@ -156,7 +156,7 @@ def _open_single(x: Tensor, lengths: Any, names: tuple[str, str]) -> Opened:
     return Opened(x, offsets, lambda values: values, batched=False)
 
 
-def _open_ragged(sequences: Any, like: Tensor, argument: str) -> Opened:
+def _open_ragged(sequences: Any, features: torch.Size, like: Tensor, argument: str) -> Opened:
     if isinstance(sequences, Ragged):
         return Opened(sequences.values, sequences.offsets, sequences.with_values)
     if isinstance(sequences, PackedSequence):
@@ -166,7 +166,7 @@ def _open_ragged(sequences: Any, like: Tensor, argument: str) -> Opened:
     if isinstance(sequences, (list, tuple)):
         rows = cast("list[Any]", sequences)
         try:
-            ragged = Ragged.from_list(rows, like=like)
+            ragged = Ragged.from_list(rows, like=like.detach().new_empty((0, *features)))
         except (ArgumentError, ArgumentTypeError) as refused:
             raise type(refused)(argument, *refused.args[1:]) from None
         return Opened(

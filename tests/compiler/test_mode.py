@@ -14,9 +14,11 @@ import oracle
 import unpad
 from compiler.test_trace import Own, Sorts, assert_current, run_float32
 from unpad import Cell
+from unpad.compiler import mode
 from unpad.compiler.build import compile_cell
 from unpad.compiler.trace import Refused
 from unpad.engine import choose
+from unpad.nn import LSTMCell, Stack
 
 
 class Chosen(Own):
@@ -239,3 +241,50 @@ def test_values_from_outside_and_hooks_are_never_stale() -> None:
     check()
     hook.remove()
     check()
+
+
+def _lstm() -> nn.Module:
+    return Stack([LSTMCell(3, 4), LSTMCell(4, 4)])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda cell: cell.eval(),
+        lambda cell: setattr(cell.cells[1], "cell_clip", 0.5),
+        lambda cell: setattr(cell.cells[0], "extra", 1),
+        lambda cell: cell.cells.append(LSTMCell(4, 4)),
+        lambda cell: cell.cells.__setitem__(0, LSTMCell(3, 4)),
+        lambda cell: cell.cells[1].register_forward_hook(lambda *a: None),
+        lambda cell: torch.nn.utils.parametrize.register_parametrization(
+            cell.cells[0], "weight_hh", nn.Identity()
+        ),
+        lambda cell: setattr(cell.cells[0], "forward", lambda *a: None),
+    ],
+    ids=["eval", "value", "new", "more", "replaced", "hook", "parametrized", "forward"],
+)
+def test_a_glance_sees_every_change_that_the_mode_sees(change) -> None:
+    cell = _lstm()
+    glance = mode.Glance(cell)
+    assert glance.still()
+    change(cell)
+    assert not glance.still()
+
+
+def test_a_glance_is_never_sure_of_what_it_cannot_see() -> None:
+    class Derived(LSTMCell):
+        pass
+
+    cell = LSTMCell(3, 4)
+    cell.rates = [0.1]  # a list changes without an assignment
+    assert not mode.Glance(cell).still()
+    assert not mode.Glance(Derived(3, 4)).still()  # reads globals, perhaps
+
+
+def test_a_glance_keeps_no_cell_alive() -> None:
+    cell = _lstm()
+    glance, gone = mode.Glance(cell), weakref.ref(cell)
+    del cell
+    gc.collect()
+    assert gone() is None
+    assert glance.still()

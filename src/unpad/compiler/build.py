@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import accumulate
 from typing import TypeGuard
 
 import torch
@@ -65,9 +67,11 @@ class Streams:
     kept_widths: tuple[int, ...]
     kept_width: int
 
-    def kept(self, arena: Tensor) -> list[Tensor]:
-        """Saved values and histories, as columns of the one tensor [T, kept_width] that is kept."""
-        return list(arena.split_with_sizes(self.kept_widths, 1)[:-1]) if self.kept_width else []
+    @cached_property
+    def kept_columns(self) -> tuple[tuple[int, int], ...]:
+        """(first, width) of each saved value and history in the tensor of them all."""
+        widths = self.kept_widths[:-1]
+        return tuple(zip(accumulate(widths, initial=0), widths, strict=False))
 
 
 @dataclass(frozen=True)
@@ -88,14 +92,15 @@ class Programs:
     forward: Scheduled
     streams: Streams
     saved_nodes: tuple[int, ...]
-    _backward: dict[Needs, Backward] = field(default_factory=dict)
+    _backward: dict[tuple[bool, tuple[bool, ...]], Backward] = field(default_factory=dict)
 
     def backward(self, from_output: bool, from_states: tuple[bool, ...]) -> Backward:
         """The backward pass for the gradients that arrive."""
-        needs = replace(self.needs, from_output=from_output, from_states=from_states)
-        if needs not in self._backward:
-            self._backward[needs] = self._schedule_backward(needs)
-        return self._backward[needs]
+        key = from_output, from_states
+        if key not in self._backward:
+            needs = replace(self.needs, from_output=from_output, from_states=from_states)
+            self._backward[key] = self._schedule_backward(needs)
+        return self._backward[key]
 
     def _schedule_backward(self, needs: Needs) -> Backward:
         step, streams = self.compiled.step, self.streams
@@ -155,6 +160,23 @@ class Compiled:
     output_dtype: torch.dtype
     forward_nodes: int
     _programs: dict[tuple[Needs, bool], Programs] = field(default_factory=dict)
+    _needs: dict[tuple[tuple[bool, ...], bool], Needs] = field(default_factory=dict)
+
+    def needs(self, flags: tuple[bool, ...] | None, return_states: bool = False) -> Needs:
+        """The gradients wanted of x, states, matrices and shared vectors in a row; None: none."""
+        states, matrices = len(self.step.states), len(self.step.matrices)
+        if flags is None:
+            flags = (False,) * (1 + states + matrices + len(self.step.shared_widths))
+        found = self._needs.get((flags, return_states))
+        if found is None:
+            found = self._needs[flags, return_states] = Needs(
+                x=flags[0],
+                states=flags[1 : 1 + states],
+                matrices=flags[1 + states : 1 + states + matrices],
+                shared=flags[1 + states + matrices :],
+                from_states=(return_states,) * states,
+            )
+        return found
 
     def accumulators(self) -> tuple[tuple[int, int], ...]:
         """Shapes of the gradients that are sums over time: of the matrices, then of the vectors."""

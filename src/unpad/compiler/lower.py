@@ -96,9 +96,12 @@ class Once:
             return [get(a) for a in arg] if isinstance(arg, list) else arg
 
         for function, args, kwargs, results in self.calls:
-            out = function(*[get(a) for a in args], **{k: get(v) for k, v in kwargs.items()})
-            outs = out if isinstance(out, (tuple, list)) else (out,)
-            values.update(zip(results, outs, strict=True))
+            given = {k: get(v) for k, v in kwargs.items()} if kwargs else {}
+            out = function(*map(get, args), **given)
+            if isinstance(out, Tensor):
+                values[results[0]] = out
+            else:
+                values.update(zip(results, out, strict=True))
         return [values[r.number] for r in self.matrices], [values[r.number] for r in self.shared]
 
 

@@ -320,7 +320,10 @@ class Leaf:
         """The tensor as it is now; None where its place is gone."""
         held: Any = self.tensor
         if isinstance(self.holder, weakref.ref):
-            held = getattr(self.holder(), self.attribute, None)
+            module = self.holder()
+            held = None if module is None else module._parameters.get(self.attribute)
+            if held is None:  # no parameter of its own: a buffer, or computed
+                held = getattr(module, self.attribute, None)
         elif isinstance(self.holder, dict):
             held = self.holder.get(self.attribute)
         elif self.holder is not None:

@@ -14,13 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unpad.compiler.build import Backward, Compiled, Programs
+from unpad.compiler.build import Backward, Compiled, Programs, Streams
 from unpad.compiler.differentiate import Needs
 from unpad.compiler.ops import OPERATIONS
 from unpad.compiler.schedule import Scheduled
 from unpad.compiler.step import Step
 from unpad.engine import eager
-from unpad.engine.torch_engine import Frame
+from unpad.engine.torch_engine import Columns, Frame
 
 RunPass = Callable[[Scheduled, Frame], None]
 Alloc = Callable[[int, int, Tensor], Tensor]
@@ -51,19 +51,11 @@ def run(
     tensors = (x, *initial, *matrices, *shared)
     if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
         return list(_Function.apply(call, *tensors))  # type: ignore[no-untyped-call]
-    return _forward(call, _needs(call, [False] * len(tensors)), tensors)[0]
+    return _forward(call, call.compiled.needs(None, call.return_states), tensors)[0]
 
 
 def _needs(call: Call, flags: list[bool] | tuple[bool, ...]) -> Needs:
-    step = call.compiled.step
-    states, matrices = len(step.states), len(step.matrices)
-    return Needs(
-        x=flags[0],
-        states=tuple(flags[1 : 1 + states]),
-        matrices=tuple(flags[1 + states : 1 + states + matrices]),
-        shared=tuple(flags[1 + states + matrices :]),
-        from_states=(call.return_states,) * states,
-    )
+    return call.compiled.needs(tuple(flags), call.return_states)
 
 
 def _forward(
@@ -82,7 +74,7 @@ def _forward(
     frame = Frame(
         offsets=call.offsets,
         direction=call.direction,
-        streams=[x, *call.noises, *streams.kept(arena), output, *states],
+        streams=[x, *call.noises, *_kept(streams, arena), output, *states],
         shared=[shared[i] for i in programs.forward.shared],
         matrices=_matrices(step, matrices, programs.forward),
         accumulators=[],
@@ -91,6 +83,11 @@ def _forward(
     )
     call.run_pass(programs.forward, frame)
     return [output, *final, *states], arena, programs
+
+
+def _kept(streams: Streams, arena: Tensor) -> list[Columns]:
+    """Saved values and histories, as columns of the one tensor that is kept."""
+    return [Columns(arena, start, width) for start, width in streams.kept_columns]
 
 
 def _matrices(step: Step, matrices: list[Tensor], scheduled: Scheduled) -> list[Tensor]:
@@ -160,7 +157,7 @@ def _backward(
         streams=[
             x,
             *call.noises,
-            *streams.kept(arena),
+            *_kept(streams, arena),
             *[_rows(g) for g in (d_output, *d_states)],
             d_x,
         ],

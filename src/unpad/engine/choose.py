@@ -30,6 +30,9 @@ ENGINES = ("auto", "native", "torch", "eager")
 _chosen: ContextVar[str | None] = ContextVar("unpad_engine", default=None)
 _programs: weakref.WeakKeyDictionary[nn.Module, dict[Any, Compiled | Refused]]
 _programs = weakref.WeakKeyDictionary()
+# By sizes: what was found last, and how to tell quickly that it is still right.
+_glances: weakref.WeakKeyDictionary[nn.Module, dict[Any, tuple[mode.Glance, Compiled]]]
+_glances = weakref.WeakKeyDictionary()
 _warned: set[str] = set()
 
 
@@ -160,7 +163,8 @@ def _transformed() -> bool:
 def _exact(x: Tensor, state: Nest) -> bool:
     """Whether a program can hold integer states, as numbers of x's dtype, until the last token."""
     flat = leaves(state)
-    whole = [leaf for leaf in flat if not leaf.is_floating_point() and leaf.numel()]
+    whole = [leaf for leaf in flat if not leaf.is_floating_point()]
+    whole = [leaf for leaf in whole if leaf.numel()]
     if not whole:
         return bool(flat)
     most = max(int(leaf.abs().max()) for leaf in whole) + len(x)
@@ -224,18 +228,7 @@ def native_program(scheduled: Scheduled) -> native_engine.NativePass:
 
 
 def _native_pass(scheduled: Scheduled, frame: torch_engine.Frame) -> None:
-    unused = next(t for t in frame.streams if t is not None)
-    native_program(scheduled).run(
-        dtype=unused.dtype,
-        offsets=frame.offsets,
-        streams=[unused if t is None else t for t in frame.streams],
-        shared=frame.shared,
-        matrices=frame.matrices,
-        accumulators=frame.accumulators,
-        initial=frame.initial,
-        final=frame.final,
-        reverse=frame.direction < 0,
-    )
+    native_program(scheduled).run_frame(frame)
 
 
 # Below this, torch's allocator keeps memory mapped and is quicker than the pool.
@@ -249,8 +242,9 @@ def _native_allocate(rows: int, width: int, like: Tensor) -> Tensor:
 
 
 def _torch_pass(scheduled: Scheduled, frame: torch_engine.Frame) -> None:
-    device = next(t for t in (*frame.streams, *frame.initial) if t is not None).device.type
-    with without_autocast(device):
+    x = frame.streams[0]
+    assert isinstance(x, Tensor)
+    with without_autocast(x.device.type):
         torch_engine.run_pass(scheduled.program, frame)
 
 
@@ -294,6 +288,20 @@ def compiled(cell: nn.Module, x: Tensor, state: Nest) -> Compiled | Refused:
 
 def _compiled(cell: nn.Module, x: Tensor, state: Nest) -> tuple[Compiled | Refused, list[Tensor]]:
     """The cell's programs and its captured tensors; traced at the first call in each mode."""
+    sizes = (x.shape[1:], x.dtype, x.device.type, *((t.shape[1:], t.dtype) for t in leaves(state)))
+    glances = _glances.setdefault(cell, {})
+    last = glances.get(sizes)
+    if last is not None and last[0].still():
+        tensors = last[1].leaf_tensors()
+        if last[1].fits(tensors):
+            return last[1], tensors
+    found, tensors = _looked_up(cell, x, state)
+    if isinstance(found, Compiled):
+        glances[sizes] = (mode.Glance(cell), found)
+    return found, tensors
+
+
+def _looked_up(cell: nn.Module, x: Tensor, state: Nest) -> tuple[Compiled | Refused, list[Tensor]]:
     known = _programs.setdefault(cell, {})
     key = _key(cell, x, state)
     compiled = known.get(key) or known.get(_RESTLESS)

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from unpad.engine import autograd
 from unpad.engine.randomness import compact, compact_bytes, drawn, rows
-from unpad.engine.stretches import Stretch, Stretches
+from unpad.engine.stretches import Stretch, Stretches, Workspace
 from unpad.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -166,10 +166,12 @@ class _Lean:
         before: list[Tensor],
         tensors: tuple[Tensor, ...],
         noises: Sequence[Tensor],
+        work: Workspace,
     ) -> tuple[autograd.Call, tuple[Tensor, ...]]:
         """The call for one stretch and its tensors, with the very noises that it had before."""
-        x = stretch.tokens_of(tensors[0], self.call.allocate)
-        call = self.noisy(stretch, noises, x.dtype)
+        work.clear()
+        x = stretch.tokens_of(tensors[0], work)
+        call = replace(self.noisy(stretch, noises, x.dtype), allocate=work)
         return call, (x, *before, *tensors[1 + len(before) :])
 
     def noisy(
@@ -226,13 +228,14 @@ def _forward(
     final = [state.clone() for state in initial]
     borders: list[list[Tensor]] = [[] for _ in initial]
     stretches = lean.cut(x)
+    work = Workspace(call.allocate, stretches.most_tokens)
     for number in range(len(stretches)):
         stretch = stretches.at(number)
         before = [stretch.sequences_of(state) for state in final]
         if number:
             for border, state in zip(borders, before, strict=True):
                 border.append(state)
-        after = _read(lean, stretch, before, tensors, noises, streams)
+        after = _read(lean, stretch, before, tensors, noises, work, streams)
         pairs = zip(final, after, strict=True)
         final = [stretch.with_sequences(state, new) for state, new in pairs]
     kept = [torch.cat(border) if border else x.new_empty(0, 1) for border in borders]
@@ -245,11 +248,12 @@ def _read(
     before: list[Tensor],
     tensors: tuple[Tensor, ...],
     noises: Sequence[Tensor],
+    work: Workspace,
     streams: list[Tensor],
 ) -> list[Tensor]:
     """The states after a stretch; its rows are written into output and states at every token."""
     call = lean.call
-    part, inputs = lean.part(stretch, before, tensors, noises)
+    part, inputs = lean.part(stretch, before, tensors, noises, work)
     nothing = autograd._needs(call, [False] * len(tensors))
     (output, *states), _, _ = autograd._forward(part, nothing, inputs)
     after, every = states[: len(before)], states[len(before) :]
@@ -259,11 +263,7 @@ def _read(
 
 
 class _Backward:
-    """Goes from the last stretch to the first, carrying the gradients of states and sums.
-
-    What a stretch works with belongs to one call of `_stretch`, so that nothing of it is alive
-    while the next one runs.
-    """
+    """Goes from the last stretch to the first, carrying the gradients of states and sums."""
 
     def __init__(
         self,
@@ -291,6 +291,7 @@ class _Backward:
     def run(self, borders: Sequence[Tensor]) -> list[Tensor | None]:
         """The gradient of every tensor, or None."""
         stretches, end = self.lean.cut(self.x), len(borders[0])
+        work = Workspace(self.lean.call.allocate, stretches.most_tokens)
         for number in reversed(range(len(stretches))):
             stretch = stretches.at(number)
             begin = end - len(stretch.sequences)
@@ -298,18 +299,18 @@ class _Backward:
             end = begin
             if number == 0:
                 before = [stretch.sequences_of(state) for state in self.initial]
-            self._stretch(stretch, before)
+            self._stretch(stretch, before, work)
         wanted = zip(self.carried, self.lean.needs.states, strict=True)
         states = [state if needed else None for state, needed in wanted]
         return [self.d_x, *states, *self.sums]
 
-    def _stretch(self, stretch: Stretch, before: list[Tensor]) -> None:
-        call = self.lean.call
-        part, inputs = self.lean.part(stretch, before, self.tensors, self.noises)
-        arena, programs = autograd._forward(part, self.needs, inputs)[1:]
+    def _stretch(self, stretch: Stretch, before: list[Tensor], work: Workspace) -> None:
+        part, inputs = self.lean.part(stretch, before, self.tensors, self.noises, work)
+        results, arena, programs = autograd._forward(part, self.needs, inputs)
+        for result in (results[0], *results[1 + len(before) :]):
+            work.give_back(result.shape[1])  # nobody reads it: the gradients may have its place
         output, *every = [
-            None if grad is None else stretch.tokens_of(grad, call.allocate)
-            for grad in self.arriving
+            None if grad is None else stretch.tokens_of(grad, work) for grad in self.arriving
         ]
         ends = [None if state is None else stretch.sequences_of(state) for state in self.carried]
         grads = (output, *ends, *every)

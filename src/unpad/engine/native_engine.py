@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch  # before unpad._native, which binds to the OpenMP runtime that torch has loaded
+from torch import Tensor
 
 from unpad.compiler.program import Kind
+from unpad.engine.torch_engine import Columns, Frame
 from unpad.errors import ArgumentError, ArgumentTypeError, UnpadError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from torch import Tensor
 
     from unpad.compiler.program import Instruction, Operand, Pass
 
@@ -231,6 +231,36 @@ class NativePass:
                 threads=threads,
             )
         )
+
+    def run_frame(self, frame: Frame) -> None:
+        """Run on what autograd prepared: `run` without the checks that hold by construction.
+
+        Shapes, strides and dtypes are those of the trace, which inputs and weights were compared
+        with; devices are looked at here. At a few tokens, checks of every tensor would cost more
+        than the pass.
+        """
+        x = frame.streams[0]
+        assert isinstance(x, Tensor)
+        for tensor in (*frame.initial, *frame.matrices, *frame.shared):
+            if not tensor.is_cpu:
+                _refuse("cell", tensor, "tensors on the CPU, where the input is")
+        offsets, size = frame.offsets, x.element_size()
+        numbers = [_DTYPES[x.dtype], frame.direction, torch.get_num_threads()]
+        numbers += offsets.shape[0] - 1, offsets.data_ptr(), x.shape[0]
+        for stream in frame.streams:
+            if isinstance(stream, Columns):
+                tensor = stream.tensor
+                numbers += tensor.data_ptr() + stream.start * size, tensor.stride(0)
+            else:
+                tensor = x if stream is None else stream
+                numbers += tensor.data_ptr(), tensor.stride(0)
+        numbers += [tensor.data_ptr() for tensor in frame.shared]
+        for tensor in frame.matrices:
+            numbers.append(tensor.data_ptr())
+            numbers += tensor.stride()
+        for tensors in (frame.accumulators, frame.initial, frame.final):
+            numbers += [tensor.data_ptr() for tensor in tensors]
+        self._handle.run(numbers)
 
     def frame(
         self,

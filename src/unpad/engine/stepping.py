@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from unpad.compiler.differentiate import Needs
 from unpad.engine import choose, native_engine
 
 if TYPE_CHECKING:
@@ -79,7 +78,7 @@ class NativeSteps:
         self, program: Compiled, places: list[Place], held: list[Tensor]
     ) -> tuple[native_engine.NativePass, list[int]]:
         step, rows = program.step, self._rows
-        scheduled: Scheduled = program.programs(_nothing(program), False).forward
+        scheduled: Scheduled = program.programs(program.needs(None), False).forward
         output = torch.zeros(rows, step.graph[step.output].width, dtype=self.dtype)
         x, matrices = self._buffers[-1], len(step.matrices)
         self._buffers.append(output)
@@ -123,15 +122,3 @@ def _once(program: Compiled) -> list[Tensor]:
     """The program's matrices and shared vectors, from the weights as they are."""
     matrices, shared = program.once.run(program.held_tensors())
     return [t.detach() for t in (*matrices, *shared)]
-
-
-def _nothing(program: Compiled) -> Needs:
-    """No gradients."""
-    step = program.step
-    return Needs(
-        x=False,
-        states=(False,) * len(step.states),
-        matrices=(False,) * len(step.matrices),
-        shared=(False,) * len(step.shared_widths),
-        from_states=(False,) * len(step.states),
-    )

@@ -7,6 +7,7 @@ the stretches give what the whole batch gives.
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -34,7 +35,10 @@ class Stretch:
     tokens: Tensor | slice
 
     def tokens_of(self, values: Tensor, allocate: Alloc | None = None) -> Tensor:
-        """Return the stretch's rows of values [T, width]; a view where they stand side by side."""
+        """Return the stretch's rows of values [T, width]; a view where they stand side by side.
+
+        ``allocate(rows, width, like)`` gives the memory where there is need of it.
+        """
         if isinstance(self.tokens, slice):
             return values[self.tokens]
         if allocate is None:
@@ -58,6 +62,40 @@ class Stretch:
         if len(rows) == len(values):
             return rows
         return values.index_copy_(0, self.sequences, rows)
+
+
+class Workspace:
+    """Memory for the largest stretch, which all of them use in turn: an allocator for engines.
+
+    Of its own, since a pool keeps a block for every size that a stretch ever had.
+
+    >>> work = Workspace(lambda rows, width, like: like.new_empty(rows, width), 10)
+    >>> first = work(7, 3, torch.empty(0))
+    >>> work.give_back(3)
+    >>> work(10, 3, first).data_ptr() == first.data_ptr()
+    True
+    """
+
+    def __init__(self, allocate: Alloc, rows: int) -> None:
+        self._allocate, self._rows = allocate, rows
+        self._blocks: defaultdict[int, list[Tensor]] = defaultdict(list)
+        self._taken: Counter[int] = Counter()
+
+    def __call__(self, rows: int, width: int, like: Tensor) -> Tensor:
+        """Return uncleared memory [rows, width] that is not in use."""
+        blocks, number = self._blocks[width], self._taken[width]
+        if number == len(blocks):
+            blocks.append(self._allocate(self._rows, width, like))
+        self._taken[width] += 1
+        return blocks[number][:rows]
+
+    def give_back(self, width: int) -> None:
+        """The last block of this width is free again."""
+        self._taken[width] -= 1
+
+    def clear(self) -> None:
+        """All blocks are free again."""
+        self._taken.clear()
 
 
 class Stretches:
@@ -106,6 +144,11 @@ class Stretches:
 
     def __len__(self) -> int:
         return len(self._pieces) - 1
+
+    @property
+    def most_tokens(self) -> int:
+        """How many tokens the longest stretch has: the first, where all sequences are."""
+        return self._ends[1]
 
     def at(self, number: int) -> Stretch:
         """Return a stretch by its number."""

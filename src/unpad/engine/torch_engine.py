@@ -6,9 +6,9 @@ by side; a bulk phase is then one call on all tokens, a loop phase one call a st
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -20,6 +20,14 @@ from unpad.engine.order import StepOrder, step_order
 Rows: TypeAlias = slice
 
 
+class Columns(NamedTuple):
+    """Neighbour columns of a tensor, of which an engine that works with addresses makes no view."""
+
+    tensor: Tensor
+    start: int
+    width: int
+
+
 @dataclass
 class Frame:
     """What a pass reads and writes in one call. Everything is allocated by the caller.
@@ -27,8 +35,8 @@ class Frame:
     Attributes:
         offsets: int64 [B + 1], CPU.
         direction: +1 reads each sequence from its first token to its last, -1 the other way.
-        streams: by number, [T, width] with unit column stride, or None where the pass has no use
-            for it; outputs among them are filled.
+        streams: by number, [T, width] with unit column stride, or columns of one, or None where
+            the pass has no use for it; outputs among them are filled.
         shared: vectors [width], contiguous.
         matrices: [K, N], any strides.
         accumulators: [rows, cols], contiguous; overwritten with the sums over all tokens.
@@ -37,7 +45,7 @@ class Frame:
 
     offsets: Tensor
     direction: int
-    streams: list[Tensor | None]
+    streams: Sequence[Tensor | Columns | None]
     shared: list[Tensor]
     matrices: list[Tensor]
     accumulators: list[Tensor]
@@ -48,13 +56,17 @@ class Frame:
 def run_pass(program: Pass, frame: Frame) -> None:
     """Run a pass on a frame, in place."""
     with torch.no_grad():
-        _Run(program, frame).run()
+        streams = [
+            s.tensor.narrow(1, *s[1:]) if isinstance(s, Columns) else s for s in frame.streams
+        ]
+        _Run(program, frame, streams).run()
 
 
 @dataclass
 class _Run:
     program: Pass
     frame: Frame
+    streams: list[Tensor | None]
     order: StepOrder = field(init=False)
     memory: dict[int, Tensor] = field(default_factory=dict)
     before: list[Tensor] = field(default_factory=list)
@@ -67,7 +79,7 @@ class _Run:
             if buffer.kind in (Kind.WINDOW, Kind.SCRATCH):
                 self.memory[number] = self.like().new_zeros(self.tokens, buffer.width)
             elif buffer.kind == Kind.STREAM:
-                stream = self.frame.streams[buffer.index]
+                stream = self.streams[buffer.index]
                 assert stream is not None
                 self.memory[number] = stream[self.order.tokens.to(stream.device)]
             elif buffer.kind == Kind.SHARED:
@@ -77,7 +89,7 @@ class _Run:
                 self.memory[number] = self.like().new_full((1, 1), constant)
 
     def like(self) -> Tensor:
-        candidates = [*self.frame.streams, *self.frame.initial, *self.frame.shared]
+        candidates = [*self.streams, *self.frame.initial, *self.frame.shared]
         return next(t for t in candidates if t is not None)
 
     def run(self) -> None:
@@ -102,11 +114,11 @@ class _Run:
 
     def write_streams(self) -> None:
         for number, buffer in enumerate(self.program.buffers):
-            stream = self.frame.streams[buffer.index] if buffer.kind == Kind.STREAM else None
+            stream = self.streams[buffer.index] if buffer.kind == Kind.STREAM else None
             if stream is not None and self.is_written(number):
                 stream.copy_(self.memory[number][self.order.places.to(stream.device)])
         for state, history in self.histories().items():
-            stream = self.frame.streams[self.program.states[state].stream]
+            stream = self.streams[self.program.states[state].stream]
             assert stream is not None
             stream.copy_(history[self.order.places.to(stream.device)])
 

@@ -207,7 +207,9 @@ class Layers(nn.Module, Generic[State]):
         Raises:
             ArgumentError, ArgumentTypeError: wrong input, states or lengths, before any work.
         """
-        weight = next(self.parameters(), None)
+        weight = self._parameters.get("weight_ih_l0")  # none where it is parametrized
+        if weight is None:
+            weight = next(self.parameters(), None)
         if weight is None:  # DataParallel's replicas hold plain tensors
             weight = self.all_weights[0][0]
         batch = open_input(
@@ -215,7 +217,7 @@ class Layers(nn.Module, Generic[State]):
             lengths,
             features=torch.Size([self.input_size]),
             batch_first=self.batch_first,
-            like=weight.new_empty(0, self.input_size),
+            like=weight,
         )
         check_like("input", batch.values, weight)
         states = self._initial_states(hx, batch)

@@ -190,7 +190,7 @@ class Recurrent(nn.Module):
             lengths,
             features=features,
             batch_first=self.batch_first,
-            like=torch.empty(0, *features) if like is None else like.new_empty((0, *features)),
+            like=torch.empty(0) if like is None else like,
         )
         values, finals, states = batch.values, list[Any](), list[Any]()
         share = lean.share(self.memory, len(self.cells) * (1 + self.bidirectional))
