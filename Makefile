@@ -75,22 +75,24 @@ format: build  ## let ruff and clang-format rewrite the sources
 	$(BIN)/ruff format .
 	$(if $(CPP_FILES),$(BIN)/clang-format -i $(CPP_FILES))
 
-bench: build  ## the benchmarks against torch; writes benchmarks/results and docs/performance.md
-	$(BIN)/python benchmarks/train_ragged.py
-	$(BIN)/python benchmarks/train_custom_cell.py
-	$(BIN)/python benchmarks/input_forms.py
-	$(BIN)/python benchmarks/memory_flat.py
+# One question a file; the peers' own need environments that `make bench-peers` makes.
+BENCHMARKS := train_ragged train_lengths train_sizes train_custom_cell user_cells batch_one \
+  sequence_length overheads input_forms memory_flat
+PEER_BENCHMARKS := train_peers forward_peers
+
+bench: build  ## the benchmarks against torch (long); writes their results and docs/performance.md
+	$(foreach name,$(BENCHMARKS),$(BIN)/python benchmarks/$(name).py && ) true
 	$(BIN)/python benchmarks/report.py
 
-bench-peers: build  ## forward passes against ONNX Runtime too (installs it)
-	$(INSTALL) onnx onnxruntime
-	$(BIN)/python benchmarks/forward_peers.py
+bench-peers: build  ## against TensorFlow, JAX and ONNX Runtime, each in an environment of its own
+	$(BIN)/python benchmarks/peers/install.py
+	$(foreach name,$(PEER_BENCHMARKS),$(BIN)/python benchmarks/$(name).py && ) true
 	$(BIN)/python benchmarks/report.py
 
 docs: build  ## write docs/api.md and docs/performance.md anew, from the package and the results
 	$(BIN)/python tools/api.py
 	$(BIN)/python benchmarks/report.py
 
-clean:  ## remove the environment, builds and caches
-	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis
+clean:  ## remove the environments, builds and caches
+	rm -rf $(VENV) .venv-peers build dist .pytest_cache .ruff_cache .hypothesis
 	find src tests benchmarks examples tools -name __pycache__ -type d -prune -exec rm -rf {} +

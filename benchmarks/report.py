@@ -10,8 +10,13 @@ import argparse
 import json
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from chart import CHART, TITLE, draw_chart, is_current
+
+from unpad.bench import place
 
 ROOT = Path(__file__).parent.parent
 RESULTS = Path(__file__).parent / "results"
@@ -29,45 +34,58 @@ def table(header: list[str], rows: list[list[str]]) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def where(machine: dict[str, Any]) -> str:
+Row = dict[str, Any]
+Columns = dict[str, Callable[[Row], str]]
+
+
+def text(key: str) -> Callable[[Row], str]:
+    return lambda row: str(row.get(key, ""))
+
+
+def number(key: str, form: str, factor: float = 1) -> Callable[[Row], str]:
+    """A number in a format; empty where the row has none (a peer that is not there)."""
+    return lambda row: format(factor * row[key], form) if row.get(key) is not None else ""
+
+
+def median(key: str, form: str = ".2f", factor: float = 1) -> Callable[[Row], str]:
+    return lambda row: format(factor * row[key]["median"], form) if key in row else ""
+
+
+def times(key: str, form: str = ".2f") -> Callable[[Row], str]:
+    """How many times: a ratio or a gain."""
+    return lambda row: f"{row[key]:{form}}×" if key in row else ""
+
+
+def cell(row: Row) -> str:
+    """LSTM, or RNN 3×128 where there are several layers."""
     return (
-        f"{machine['processor']}, {machine['cores']} cores{_peak(machine)}; {machine['engine']}; "
-        f"torch {machine['torch']}, malloc {machine['malloc']}; {machine['date']}."
+        f"{row['cell']} {row['layers']}×{row['width']}" if row.get("layers", 1) > 1 else row["cell"]
     )
 
 
-def _peak(machine: dict[str, Any]) -> str:
-    peak = machine.get("peak GF/s a core")
-    return f" of {peak:g} GF/s" if peak else ""
+def loop_gain(row: Row) -> str:
+    return f"{row['ratio'] / row['padding gain']:.2f}×"
 
 
-def times(rows: list[dict[str, Any]], peers: tuple[str, ...]) -> str:
-    header = ["cell", "batch", "threads", "tokens", "padding factor", "Unpad ms"]
-    header += [f"{peer} ms" for peer in peers]
-    header += [
-        "share of peak",
-        "ratio to the fastest",
-        "error",
-        "error of the peer",
-        "foreign load",
-    ]
-    return table(header, [_time_row(row, peers) for row in rows])
+WORK: Columns = {"batch": text("batch"), "threads": text("threads"), "tokens": text("tokens")}
+SHARE: Columns = {"share of peak": number("share of peak", ".0%")}
+GAINS: Columns = {
+    "ratio": times("ratio"),
+    "padding gain": times("padding gain"),
+    "loop gain": loop_gain,
+}
+TRUST: Columns = {
+    "error": number("error", ".1e"),
+    "error of the peer": number("peer error", ".1e"),
+    "foreign load": number("foreign load", ".0%"),
+}
 
 
-def _time_row(row: dict[str, Any], peers: tuple[str, ...]) -> list[str]:
-    return [
-        row["cell"],
-        str(row["batch"]),
-        str(row["threads"]),
-        str(row["tokens"]),
-        f"{row['padding factor']:.2f}",
-        *(f"{row[name]['median']:.2f}" for name in ("unpad", *peers)),
-        f"{row['share of peak']:.0%}" if "share of peak" in row else "",
-        f"{row['ratio']:.2f}×",
-        f"{row['error']:.1e}",
-        f"{row['peer error']:.1e}",
-        f"{row['foreign load']:.0%}",
-    ]
+def milliseconds(*rivals: str) -> Columns:
+    return {f"{'Unpad' if name == 'unpad' else name} ms": median(name) for name in rivals}
+
+
+TORCH = milliseconds("unpad", "padded", "packed")
 
 
 def summary() -> str:
@@ -92,27 +110,26 @@ def summary() -> str:
         ratios = [f"{own[c]['ratio']:.1f}×" if c in own else "" for c in columns]
         lines.append([cell, *ratios, " or ".join(peers)])
     machine = next(data["machine"] for data, _ in found if data)
-    return f"\n{table(header, lines)}\n{where(machine)}\n\n"
+    return f"\n{table(header, lines)}\n{place(machine)}\n\n"
 
 
 def page() -> str:
     """docs/performance.md, whole."""
-    return "\n".join(
-        [
-            INTRODUCTION,
-            _section("train_ragged", RAGGED, ("padded", "packed")),
-            _section("train_custom_cell", CUSTOM, ("eager", "by hand")),
-            _section("forward_peers", FORWARD, ("onnxruntime", "padded", "packed")),
-            _memory(),
-        ]
-    )
+    chart = f"![{TITLE}]({CHART.name})\n" if CHART.exists() else ""
+    return "\n".join([INTRODUCTION, *filter(None, [chart]), *map(_section, SECTIONS), _memory()])
 
 
-def _section(question: str, text: str, peers: tuple[str, ...]) -> str:
+def _section(question: str) -> str:
+    words, columns = SECTIONS[question]
     data = read(question)
     if data is None:
-        return f"{text}\nNot measured yet: `python benchmarks/{question}.py`.\n"
-    return f"{text}\n{times(data['rows'], peers)}\n{where(data['machine'])}\n"
+        return f"{words}\nNot measured yet: `python benchmarks/{question}.py`.\n"
+    lines = [[form(row) for form in columns.values()] for row in data["rows"]]
+    parts = [words, table(list(columns), lines)]
+    if "memory" in data:
+        peaks = [[r["lengths"], r["rival"], f"{r['peak MB']:.1f}"] for r in data["memory"]]
+        parts.append(table(["lengths", "", "peak MB above the import"], peaks))
+    return "\n".join([*parts, f"{place(data['machine'])}\n"])
 
 
 def _memory() -> str:
@@ -130,7 +147,7 @@ def _memory() -> str:
             f"{row['first call / second call']:.3f} (medians)",
         ],
     ]
-    return f"{MEMORY}\n{table(['', ''], lines)}\n{where(data['machine'])}\n"
+    return f"{MEMORY}\n{table(['', ''], lines)}\n{place(data['machine'])}\n"
 
 
 INTRODUCTION = """# Performance
@@ -140,60 +157,210 @@ Written by `benchmarks/report.py` from `benchmarks/results/*.json`; `make bench`
 How the figures are made:
 
 - The rivals run in one process, in turn, in an order drawn anew for each round; times are medians.
-- torch runs at its best: the faster of its ways, glibc's malloc tuned (`MALLOC_MMAP_MAX_`,
-  `MALLOC_TRIM_THRESHOLD_`, `MALLOC_TOP_PAD_`), since by default page faults slow its training down
-  by up to 1.6×; padding and packing the data is not charged to it.
+- torch runs at its best: the faster of its ways, glibc's malloc told to keep its memory
+  (`unpad.bench.tuned_malloc`), since by default page faults slow its training down by up to 1.6×;
+  padding and packing the data is not charged to it.
 - Unpad packs its weights inside every call, and the call is the public one.
 - The error stands beside the time: the largest deviation of any gradient from torch's in float64,
   relative to the largest value; torch's own float32 error beside it.
-- The padding factor is the number of padded steps over the number of tokens: what a machine that
-  is as fast on pads as on tokens would gain from leaving them out. On equal lengths it is 1, and
+- The ratio is to the fastest peer, and is given in two parts. The padding gain is the number of
+  padded steps over the number of tokens: what a machine that is as fast on pads as on tokens would
+  gain from leaving them out. The loop gain is the rest. On equal lengths the padding gain is 1, and
   torch's LSTM kernel is as near to the machine's limit there as ours is meant to be.
+- A peer from another framework runs in an environment and a process of its own, takes its turn in
+  the same run and times its own call; a pause around each call lets the other's threads go to
+  sleep.
 - The share of peak is what the products alone need, on useful tokens, at the multiply-add peak that
   `unpad.machine_peak` measures in registers right after the row, over the time taken.
 - The foreign load is the share of all cores that other processes used meanwhile; a row with more
   than a few per cent is worth little.
-"""
-RAGGED = """## Training on ragged batches
-
-One forward and backward of a layer 128 -> 128, lengths uniform from 10 to 100
-(`benchmarks/train_ragged.py`).
-"""
-CUSTOM = """## A cell that torch has no kernel for
-
-A LayerNorm LSTM 128 -> 128 on the same lengths, against an eager loop of the same cell over the
-padded batch, and against that loop improved by hand (`benchmarks/train_custom_cell.py`). This cell
-is chaotic with random weights, so the errors are medians of root-mean-square ones.
-"""
-FORWARD = """## Forward alone, against other engines
-
-Inference of a layer 128 -> 128 on the same lengths, against ONNX Runtime's operators (which skip
-pads), and torch padded and packed (`benchmarks/forward_peers.py`, `make bench-peers`).
 """
 MEMORY = """## Memory, traces and first calls
 
 Forward and backward of an LSTM, with batch size and lengths drawn anew at each call
 (`benchmarks/memory_flat.py`, which fails where a promise is broken).
 """
+SECTIONS: dict[str, tuple[str, Columns]] = {
+    "train_ragged": (
+        """## Training on ragged batches
+
+One forward and backward of a layer 128 -> 128, lengths uniform from 10 to 100
+(`benchmarks/train_ragged.py`).
+""",
+        {"cell": cell, **WORK, **TORCH, **SHARE, **GAINS, **TRUST},
+    ),
+    "train_lengths": (
+        """## What the lengths make of it
+
+The same on lengths of other kinds, drawn and real; of a data set, the batch of median padding in a
+shuffled epoch (`benchmarks/train_lengths.py`).
+""",
+        {"lengths": text("lengths"), "cell": cell, **WORK, **TORCH, **SHARE, **GAINS, **TRUST},
+    ),
+    "train_sizes": (
+        """## Hidden sizes, batches, threads
+
+One forward and backward of a layer H -> H (`benchmarks/train_sizes.py`).
+""",
+        {
+            "cell": cell,
+            "H": text("width"),
+            "lengths": text("lengths"),
+            **WORK,
+            **TORCH,
+            **SHARE,
+            **GAINS,
+            **TRUST,
+        },
+    ),
+    "train_custom_cell": (
+        """## A cell that torch has no kernel for
+
+A LayerNorm LSTM 128 -> 128 on lengths uniform from 10 to 100, against an eager loop of the same
+cell over the padded batch, against that loop improved by hand, and against the loop over the step
+that `torch.compile` makes (`benchmarks/train_custom_cell.py`). This cell is chaotic with random
+weights, so the errors are medians of root-mean-square ones.
+""",
+        {
+            "cell": cell,
+            **WORK,
+            **milliseconds("unpad", "eager", "by hand", "compiled"),
+            **SHARE,
+            **GAINS,
+            **TRUST,
+        },
+    ),
+    "user_cells": (
+        """## The same cells, written by a user
+
+LSTM, GRU and RNN as their equations read, a `torch.nn.Linear` for every gate, against the shipped
+layers; the ratio is the user's time over the shipped one's (`benchmarks/user_cells.py`).
+""",
+        {
+            "cell": cell,
+            **WORK,
+            "padding gain": times("padding gain"),
+            "user's ms": median("user"),
+            "shipped ms": median("shipped"),
+            **SHARE,
+            "ratio": times("ratio", ".3f"),
+            "error": number("error", ".1e"),
+            "error of the shipped": number("peer error", ".1e"),
+            "foreign load": number("foreign load", ".0%"),
+        },
+    ),
+    "train_peers": (
+        """## Other frameworks
+
+One forward and backward of three tanh layers of 128 on 64 inputs, and of a LayerNorm LSTM 128,
+batch 32. Each peer has an environment and a process of its own and takes its turn in the same run
+(`benchmarks/train_peers.py`, `make bench-peers`). jax pads without a mask, and "by hand" takes the
+product with the input out of the scan. The memory is of three training steps in a fresh process.
+""",
+        {
+            "cell": cell,
+            "lengths": text("lengths"),
+            "threads": text("threads"),
+            "peer": text("peer"),
+            "version": text("version"),
+            "Unpad ms": median("unpad"),
+            "peer ms": median("theirs"),
+            **GAINS,
+            **TRUST,
+        },
+    ),
+    "batch_one": (
+        """## One sequence
+
+Forward and backward over one sequence of 100 tokens, H = 64, each rival with the number of threads
+that suits it best (`benchmarks/batch_one.py`). There is nothing to pad: the padding gain is 1.
+""",
+        {
+            "cell": cell,
+            "peer": text("peer"),
+            "version": text("version"),
+            "Unpad µs": median("unpad", ".0f", 1e3),
+            "peer µs": median("theirs", ".0f", 1e3),
+            **SHARE,
+            "ratio": times("ratio"),
+            **TRUST,
+        },
+    ),
+    "sequence_length": (
+        """## Short and long sequences
+
+Forward and backward of an LSTM 128 -> 128 on batches of equal tokens and equal lengths
+(`benchmarks/sequence_length.py`).
+""",
+        {
+            "steps": text("steps"),
+            **WORK,
+            "Unpad, ns a token": number("ns a token", ".0f"),
+            "over its fastest": times("over the fastest"),
+            "torch padded, ns a token": number("torch, ns a token", ".0f"),
+            "over its own fastest": times("torch over its fastest"),
+            **SHARE,
+            "ratio": times("ratio"),
+            "error": number("error", ".1e"),
+            "foreign load": number("foreign load", ".0%"),
+        },
+    ),
+    "overheads": (
+        """## What benchmarks usually leave out
+
+The ratio is the time with it over the time without (`benchmarks/overheads.py`).
+""",
+        {
+            "question": text("question"),
+            "threads": text("threads"),
+            "with it, ms": number("with it ms", ".2f"),
+            "without, ms": number("base ms", ".2f"),
+            "ratio": times("ratio", ".3f"),
+            "padding gain": times("padding gain"),
+            "error": number("error", ".1e"),
+            "foreign load": number("foreign load", ".0%"),
+        },
+    ),
+    "forward_peers": (
+        """## Forward alone, against other engines
+
+Inference of a layer 128 -> 128 on the same lengths, against ONNX Runtime's operators (which skip
+pads), and torch padded and packed (`benchmarks/forward_peers.py`, `make bench-peers`).
+""",
+        {
+            "cell": cell,
+            **WORK,
+            **milliseconds("unpad", "onnxruntime", "padded", "packed"),
+            **SHARE,
+            **GAINS,
+            **TRUST,
+        },
+    ),
+}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="write nothing, tell if up to date")
     options = parser.parse_args()
-    text = README.read_text()
+    chart = is_current()
+    if not chart and not options.check:
+        draw_chart()
+    readme = README.read_text()
     wanted = {
-        README: TABLE.sub(lambda match: match[1] + summary() + match[2], text),
+        README: TABLE.sub(lambda match: match[1] + summary() + match[2], readme),
         PAGE: page(),
     }
     stale = [path for path, new in wanted.items() if not path.exists() or path.read_text() != new]
+    if not chart:
+        print(f"{CHART.name} {'is not of these results' if options.check else 'drawn'}")
     for path in stale:
         print(
             f"{path.relative_to(ROOT)} {'differs from the results' if options.check else 'written'}"
         )
         if not options.check:
             path.write_text(wanted[path])
-    return 1 if options.check and stale else 0
+    return 1 if options.check and (stale or not chart) else 0
 
 
 if __name__ == "__main__":

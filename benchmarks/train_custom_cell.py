@@ -1,38 +1,55 @@
 """How fast does a cell that torch has no kernel for train, against an eager loop in torch?
 
 A LayerNorm LSTM, 128 -> 128, one forward and one backward on lengths drawn uniformly from 10..100.
-The peers run over the padded batch, as one does without Unpad: the cell called step by step, and
-the same loop improved by hand (the product with the input and its norm taken once for all steps).
-The ratio is to the faster of them. A LayerNorm LSTM is chaotic with random weights, so its largest
-error grows with the length for any float32 code: the error shown is the median over the tensors'
-root-mean-square errors against float64, ours beside torch's.
+The peers run over the padded batch, as one does without Unpad: the cell called step by step, the
+same loop improved by hand (the product with the input and its norm taken once for all steps), and
+the loop over the step that torch.compile makes of the cell. The ratio is to the fastest of them. A
+LayerNorm LSTM is chaotic with random weights, so its largest error grows with the length for any
+float32 code: the error shown is the median over the tensors' root-mean-square errors against
+float64, ours beside torch's.
 """
 
 from __future__ import annotations
 
-import argparse
 import copy
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import torch
-from measure import alternate, machine, rms_error, save, share_of_peak, tuned_malloc
+from measure import (
+    alternate,
+    arguments,
+    gains,
+    heading,
+    rms_error,
+    save,
+    share_of_peak,
+    start,
+    table_line,
+)
 from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 
 import unpad
+from unpad.bench import draw, operations, padding_gain
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import Tensor
 
     from unpad.nn import LayerNormLSTMCell
 
+RIVALS = ("unpad", "eager", "by hand", "compiled")
 
-def eager(cell: LayerNormLSTMCell, x: Tensor) -> Tensor:
+
+def eager(cell: LayerNormLSTMCell, x: Tensor, step: Callable[..., Any] | None = None) -> Tensor:
     """The loop as a user writes it; x [steps, rows, I], the result [steps, rows, H]."""
+    step = cell if step is None else step
     state = cell.initial_state(x.shape[1], dtype=x.dtype)
     outputs = []
     for x_t in x:
-        output, state = cell(x_t, state)
+        output, state = step(x_t, state)
         outputs.append(output)
     return torch.stack(outputs)
 
@@ -54,10 +71,25 @@ def gradients(output: Tensor, x: Tensor, pull: Tensor, cell: torch.nn.Module) ->
     return list(torch.autograd.grad(output, (x, *cell.parameters()), pull))
 
 
-def measure(width: int, batch: int, threads: int, seconds: float) -> dict[str, Any]:
+def compiled(cell: LayerNormLSTMCell, x: Tensor) -> Callable[..., Any] | None:
+    """The step as torch.compile makes it; None, with the reason, where it cannot.
+
+    The loop itself is left in Python: unrolled, hundreds of steps take it minutes, and again for
+    each new length.
+    """
+    step = torch.compile(cell)
+    try:
+        eager(cell, x[:2], step).sum().backward()
+    except Exception as error:  # no compiler, or one that it cannot use
+        print(f"left out, compiled: {str(error).strip().splitlines()[0]}", flush=True)
+        return None
+    return step
+
+
+def measure(options: Any, batch: int, threads: int) -> dict[str, Any]:
     torch.manual_seed(batch)
     torch.set_num_threads(threads)
-    lengths = torch.randint(10, 101, (batch,)).tolist()
+    width, lengths = options.width, draw("uniform 10-100", batch)
     sequences = [torch.randn(n, width) for n in lengths]
     pull = [torch.randn(n, width) for n in lengths]
     cell = unpad.nn.LayerNormLSTMCell(width, width)
@@ -65,6 +97,7 @@ def measure(width: int, batch: int, threads: int, seconds: float) -> dict[str, A
     ragged = unpad.Ragged.from_list(sequences).requires_grad_()
     x, padded_pull, ragged_pull = pad_sequence(sequences), pad_sequence(pull), torch.cat(pull)
     x.requires_grad_()
+    step = None if options.no_compile else compiled(cell, x)
 
     def ours() -> list[Tensor]:
         return gradients(layer(ragged)[0].values, ragged.values, ragged_pull, cell)
@@ -74,24 +107,23 @@ def measure(width: int, batch: int, threads: int, seconds: float) -> dict[str, A
         "eager": lambda: gradients(eager(cell, x), x, padded_pull, cell),
         "by hand": lambda: gradients(eager_by_hand(cell, x), x, padded_pull, cell),
     }
+    if step is not None:
+        rivals["compiled"] = lambda: gradients(eager(cell, x, step), x, padded_pull, cell)
     wide, wide_x = copy.deepcopy(cell).double(), x.detach().double().requires_grad_()
     exact = gradients(eager(wide, wide_x), wide_x, padded_pull.double(), wide)
     found, found_by_torch = ours(), rivals["eager"]()
     found[0] = pad_sequence(list(found[0].split(lengths)))
-    times, foreign = alternate(rivals, seconds=seconds)
-    operations = 2.0 * 3 * 2 * 4 * width * width * sum(lengths)  # as an LSTM's
-    peer = min(("eager", "by hand"), key=lambda name: times[name].median)
+    times, foreign = alternate(rivals, seconds=options.seconds, least=5)
+    work = operations(gates=4, features=width, width=width) * sum(lengths)  # as an LSTM's
     return {
         "cell": "LayerNorm LSTM",
         "width": width,
         "batch": batch,
         "threads": threads,
         "tokens": sum(lengths),
-        "padding factor": max(lengths) * batch / sum(lengths),
         **times,
-        "peer": peer,
-        "share of peak": share_of_peak(operations, times["unpad"].median, threads),
-        "ratio": times[peer].median / times["unpad"].median,
+        **gains(times, list(rivals)[1:], padding_gain(lengths)),
+        "share of peak": share_of_peak(work, times["unpad"].median, threads),
         "error": rms_error(found, exact),
         "peer error": rms_error(found_by_torch, exact),
         "foreign load": foreign,
@@ -99,32 +131,16 @@ def measure(width: int, batch: int, threads: int, seconds: float) -> dict[str, A
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = arguments(__doc__, seconds=6.0, batches=[32, 128], threads=[1, 2])
     parser.add_argument("--width", type=int, default=128)
-    parser.add_argument("--batches", type=int, nargs="+", default=[32, 128])
-    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--seconds", type=float, default=6.0, help="per row")
-    parser.add_argument("--no-save", action="store_true", help="print only")
+    parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
     options = parser.parse_args()
-    tuned_malloc()
-    print(machine())
-    print(
-        "  B thr  tokens  pad x | unpad ms    eager  by hand | peak ratio | "
-        "error unpad  torch | foreign"
-    )
+    start()
+    print(heading(RIVALS))
     rows = []
-    for batch in options.batches:
-        for threads in options.threads:
-            row = measure(options.width, batch, threads, options.seconds)
-            rows.append(row)
-            times = " ".join(f"{row[name].median:8.2f}" for name in ("unpad", "eager", "by hand"))
-            print(
-                f"{batch:3}{threads:4}{row['tokens']:8}{row['padding factor']:7.2f} | {times} | "
-                f"{row['share of peak']:4.0%} {row['ratio']:4.2f}x | "
-                f"{row['error']:.1e} {row['peer error']:.1e} | "
-                f"{row['foreign load']:4.0%}",
-                flush=True,
-            )
+    for batch, threads in itertools.product(options.batches, options.threads):
+        rows.append(measure(options, batch, threads))
+        print(table_line(rows[-1], RIVALS), flush=True)
     if not options.no_save:
         save("train_custom_cell", rows)
 

@@ -1,0 +1,246 @@
+"""How fast do other frameworks train the same cells, each from an environment of its own?
+
+Two jobs, on equal lengths and on lengths uniform from 10 to 100 (one forward and backward):
+
+- three tanh layers of 128, 64 inputs, batch 32: TensorFlow's dynamic_rnn and static_rnn, Keras
+  padded with a mask and ragged, jax.lax.scan, torch padded and packed; and the peak memory of each
+  above its import, in a process by itself;
+- a LayerNorm LSTM of 128: jax.lax.scan, jitted, and the same with the product with the input taken
+  out of the scan by hand. (It is chaotic: errors are medians of root-mean-square ones.)
+
+`make bench-peers` installs the peers; one that is not there is left out, with the reason. Peers
+take their turn in processes of their own, which time themselves, with a pause around each call.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from measure import (
+    alternate,
+    arguments,
+    gains,
+    milliseconds,
+    relative_error,
+    rms_error,
+    save,
+    start,
+)
+from peer import SETTLE, Peer, PeerError
+from torch.nn.utils.rnn import pad_sequence
+
+import unpad
+from unpad.bench import Rivals, Task, draw, padding_gain
+
+Gradients = dict[str, torch.Tensor]
+SPREADS = ("equal 100", "uniform 10-100")
+TANH_PEERS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "dynamic_rnn": ("tensorflow", "tensorflow_rnn", {"way": "dynamic_rnn"}),
+    "static_rnn": ("tensorflow", "tensorflow_rnn", {"way": "static_rnn"}),
+    "Keras masked": ("tensorflow", "tensorflow_rnn", {"way": "keras_masked"}),
+    "Keras ragged": ("tensorflow", "tensorflow_rnn", {"way": "keras_ragged"}),
+    "jax scan": ("jax", "jax_scan", {"cell": "RNN", "hoisted": True}),
+}
+NORM_PEERS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "jax scan": ("jax", "jax_scan", {"cell": "LayerNorm LSTM", "hoisted": False}),
+    "jax by hand": ("jax", "jax_scan", {"cell": "LayerNorm LSTM", "hoisted": True}),
+}
+
+
+class Tanh:
+    """Three tanh layers: ours, torch's, and what the peers need to make the same."""
+
+    def __init__(self, width: int, features: int, lengths: list[int]) -> None:
+        self.rivals = Rivals(Task("RNN", width, 3, features), lengths)
+        self.lengths, self.weights = lengths, self.rivals.torch
+        self.own = self.rivals.calls()
+        self.sequences, self.pull = self.rivals.sequences, self.rivals.pull
+
+    def exact(self) -> Gradients:
+        return self.named(self.rivals.exact())
+
+    def found(self) -> dict[str, Gradients]:
+        return {way: self.named(self.rivals.gradients(way)) for way in self.own}
+
+    def named(self, gradients: tuple[torch.Tensor, ...]) -> Gradients:
+        """By name, the input's padded, as the peers give them."""
+        x, *rest = gradients
+        if x.dim() == 2:
+            x = pad_sequence(list(x.split(self.lengths)))
+        return {"x": x, **dict(zip(dict(self.weights.named_parameters()), rest, strict=True))}
+
+
+class Norm(Tanh):
+    """A LayerNorm LSTM; torch has no layer of it."""
+
+    def __init__(self, width: int, features: int, lengths: list[int]) -> None:
+        torch.manual_seed(0)
+        self.lengths = lengths
+        self.weights = unpad.nn.LayerNormLSTMCell(features, width)
+        self.layer = unpad.nn.Recurrent(self.weights)
+        self.sequences = [torch.randn(n, features) for n in lengths]
+        self.pull = [torch.randn(n, width) for n in lengths]
+        self.ragged = unpad.Ragged.from_list(self.sequences).requires_grad_()
+        self.ragged_pull = torch.cat(self.pull)
+        self.own = {"unpad": lambda: self.train(self.ragged, self.ragged_pull)}
+
+    def found(self) -> dict[str, Gradients]:
+        return {"unpad": self.named(self.own["unpad"]())}
+
+    def train(self, x: unpad.Ragged, pull: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        output, _ = self.layer(x)
+        return torch.autograd.grad(output.values, (x.values, *self.weights.parameters()), pull)
+
+    def exact(self) -> Gradients:
+        """In float64, by the cell called step by step."""
+        cell = self.weights.double()
+        x = pad_sequence(self.sequences).double().requires_grad_()
+        state, outputs = cell.initial_state(len(self.lengths), dtype=x.dtype), []
+        for x_t in x:
+            output, state = cell(x_t, state)
+            outputs.append(output)
+        pull = pad_sequence(self.pull).double()
+        found = torch.autograd.grad(torch.stack(outputs), (x, *cell.parameters()), pull)
+        cell.float()
+        return self.named(found)
+
+
+def compare(
+    job: Tanh,
+    table: dict[str, tuple[str, str, dict[str, Any]]],
+    options: Any,
+    threads: int,
+    error: Callable[..., float],
+) -> Iterator[dict[str, Any]]:
+    """A row for each peer that is there, all timed in one run."""
+    torch.set_num_threads(threads)
+    exact = job.exact()
+    found = job.found()
+    arrays = {name: p.detach().numpy() for name, p in job.weights.named_parameters()}
+    arrays |= {"x": pad_sequence(job.sequences).numpy(), "pull": pad_sequence(job.pull).numpy()}
+    arrays["lengths"] = np.array(job.lengths)
+    shared = {"threads": threads, "layers": 3, "ragged": len(set(job.lengths)) > 1}
+    versions: dict[str, str] = {}
+    with contextlib.ExitStack() as stack:
+        rivals: dict[str, Callable[[], object]] = {n: _quiet(run) for n, run in job.own.items()}
+        for name, (environment, script, own) in table.items():
+            if name not in options.peers:
+                continue
+            try:
+                peer = Peer(script, {**shared, **own}, arrays, environment=environment)
+                stack.callback(peer.close)
+                results = peer.results()
+            except PeerError as reason:
+                print(f"left out, {name}: {reason}", flush=True)
+                continue
+            versions[name], rivals[name] = peer.version, peer
+            found[name] = {key: torch.from_numpy(value) for key, value in results.items()}
+        times, foreign = alternate(rivals, seconds=options.seconds, least=5)
+    errors = {
+        name: error([gradients[key] for key in exact], exact.values())
+        for name, gradients in found.items()
+    }
+    for name in [name for name in rivals if name != "unpad"]:
+        yield {
+            **gains(times, [name], padding_gain(job.lengths)),
+            "version": versions.get(name, f"torch {torch.__version__}"),
+            "batch": len(job.lengths),
+            "threads": threads,
+            "tokens": sum(job.lengths),
+            "unpad": times["unpad"],
+            "theirs": times[name],
+            "error": errors["unpad"],
+            "peer error": errors[name],
+            "foreign load": foreign,
+        }
+
+
+def _quiet(run: Callable[[], object]) -> Callable[[], object]:
+    """The same pause as a peer in another process has, before and after."""
+
+    def paused() -> object:
+        time.sleep(SETTLE)
+        taken = milliseconds(run)
+        time.sleep(SETTLE)
+        return taken
+
+    return paused
+
+
+def memory(job: Tanh, options: Any, threads: int) -> Iterator[dict[str, Any]]:
+    """Peak memory of three training steps above the import, each in a fresh process."""
+    arrays = {name: p.detach().numpy() for name, p in job.weights.named_parameters()}
+    arrays |= {"x": pad_sequence(job.sequences).numpy(), "pull": pad_sequence(job.pull).numpy()}
+    arrays["lengths"] = np.array(job.lengths)
+    task = job.rivals.task
+    shared = {"threads": threads, "layers": 3, "ragged": len(set(job.lengths)) > 1}
+    ways = {name: (None, "layers", {"way": name}) for name in ("unpad", "padded", "packed")}
+    own = {"cell": "RNN", "width": task.width, "features": task.features, "lengths": job.lengths}
+    for name, (environment, script, how) in {**ways, **TANH_PEERS}.items():
+        if name not in {*ways, *options.peers}:
+            continue
+        given = arrays if environment else {}
+        # Default malloc: kept memory would be charged to whoever asked for it last.
+        try:
+            with Peer(
+                script, {**own, **shared, **how}, given, environment=environment, malloc=False
+            ) as peer:
+                for _ in range(3):
+                    peer()
+                yield {"rival": name, "peak MB": peer.peak() / 1e6}
+        except PeerError as reason:
+            print(f"left out, {name}: {reason}", flush=True)
+
+
+def main() -> None:
+    parser = arguments(
+        __doc__,
+        seconds=10.0,
+        jobs=["tanh", "norm"],
+        spreads=list(SPREADS),
+        threads=[1, 2],
+        peers=[*TANH_PEERS, *NORM_PEERS],
+    )
+    parser.add_argument("--width", type=int, default=128)
+    parser.add_argument("--features", type=int, default=64)
+    parser.add_argument("--batch", type=int, default=32)
+    options = parser.parse_args()
+    start()
+    jobs = {
+        "tanh": ("3 tanh layers", Tanh, options.features, TANH_PEERS, relative_error),
+        "norm": ("LayerNorm LSTM", Norm, options.width, NORM_PEERS, rms_error),
+    }
+    rows, peaks = [], []
+    for name, spread in itertools.product(options.jobs, options.spreads):
+        title, make, features, table, error = jobs[name]
+        for threads in options.threads:
+            job = make(options.width, features, draw(spread, options.batch))
+            for row in compare(job, table, options, threads, error):
+                rows.append({"cell": title, "lengths": spread, "width": options.width, **row})
+                print(line(rows[-1]), flush=True)
+        if name == "tanh":
+            job = make(options.width, features, draw(spread, options.batch))
+            for row in memory(job, options, max(options.threads)):
+                peaks.append({"lengths": spread, **row})
+                print(f"{spread:15} {row['rival']:13} peak {row['peak MB']:8.1f} MB", flush=True)
+    if not options.no_save:
+        save("train_peers", rows, memory=peaks)
+
+
+def line(row: dict[str, Any]) -> str:
+    return (
+        f"{row['cell']:15}{row['lengths']:15}{row['threads']:2} thr | unpad "
+        f"{row['unpad'].median:8.2f} {row['peer']:13}{row['theirs'].median:9.2f} ms "
+        f"{row['ratio']:6.2f}x | {row['padding gain']:5.2f}x{row['loop gain']:6.2f}x | "
+        f"{row['error']:.1e} {row['peer error']:.1e} | {row['foreign load']:3.0%}"
+    )
+
+
+if __name__ == "__main__":
+    main()
