@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from unpad.cli.bench import bench
 from unpad.cli.console import out
 from unpad.cli.evaluate import evaluate
 from unpad.cli.predict import predict
@@ -22,7 +23,7 @@ app = typer.Typer(
 train = typer.Typer(help="Train a model on a data file.", no_args_is_help=True)
 app.add_typer(train, name="train")
 train.command("classify")(classify)
-for command in (profile, evaluate, predict):
+for command in (profile, bench, evaluate, predict):
     app.command()(command)
 
 

@@ -32,7 +32,7 @@ def profile(
     table = read(data, console.roles_of(sequence, label, identity, time, features))
     if split not in (None, "all"):
         table = chosen_split(table, split)
-    lengths, unit = _lengths(table, tokens)
+    lengths, unit = lengths_of(table, tokens)
     found = profile_lengths(lengths)
     if plot is not None:
         _plot(found, unit, plot)
@@ -51,7 +51,8 @@ def chosen_split(table: SequenceTable, split: str) -> SequenceTable:
     return table.of_split(split)
 
 
-def _lengths(table: SequenceTable, tokens: str) -> tuple[Any, str]:
+def lengths_of(table: SequenceTable, tokens: str) -> tuple[Any, str]:
+    """The length of every sequence, and what it counts."""
     if tokens not in TOKENS[:-1]:
         raise ArgumentError("tokens", tokens, ", ".join(TOKENS[:-1]), "choose one of them")
     if table.kind == "numbers":
