@@ -1,8 +1,8 @@
 """The chart of docs/performance.md, made from the saved results: gains and share of peak.
 
-A bar is the ratio to the fastest of torch's ways; the mark in it is how much of that is padding
-left out. The file carries a digest of what it shows, so that it can be told whether it is of these
-results (the picture's bytes differ between versions of matplotlib).
+A bar goes from 1 to the ratio to the faster of torch's ways; the mark is how much of that leaving
+the padding out would give by itself. The file carries a digest of what it shows, so that it can be
+told whether it is of these results (the picture's bytes differ between versions of matplotlib).
 """
 
 from __future__ import annotations
@@ -27,10 +27,9 @@ def shown() -> dict[str, Rows]:
         path = RESULTS / f"{question}.json"
         if path.exists():
             found[question] = json.loads(path.read_text())["rows"]
-    if "train_lengths" in found:
-        least = min(row["batch"] for row in found["train_lengths"])
-        # Data sets with fewer sequences than a batch have a batch size of their own.
-        found["train_lengths"] = [r for r in found["train_lengths"] if r["batch"] == least]
+    if rows := found.get("train_lengths"):
+        batch, threads = min(row["batch"] for row in rows), max(row["threads"] for row in rows)
+        found["train_lengths"] = [r for r in rows if (r["batch"], r["threads"]) == (batch, threads)]
     return found
 
 
@@ -52,7 +51,8 @@ def draw_chart() -> None:
     from matplotlib.figure import Figure
 
     mpl.rcParams.update({"svg.hashsalt": "unpad", "font.size": 9})
-    figure = Figure(figsize=(10, 5.5), layout="constrained")
+    bars = len(dict.fromkeys(row["lengths"] for row in data.get("train_lengths", [])))
+    figure = Figure(figsize=(10, max(4.5, 1.5 + 0.45 * bars)), layout="constrained")
     panels = figure.subplots(1, len(data), squeeze=False)[0]
     for panel, (question, rows) in zip(panels, data.items(), strict=True):
         {"train_lengths": _ratios, "train_sizes": _shares}[question](panel, rows)
@@ -73,9 +73,10 @@ def _ratios(panel: Any, rows: Rows) -> None:
         places = [lengths.index(row["lengths"]) + number * height for row in own]
         label = f"{cell}{' 3 layers' if own[0]['layers'] == 3 else ''}"
         ratios = [row["ratio"] for row in own]
-        panel.barh(places, ratios, height, color=COLOURS[cell], label=label)
+        gained = [ratio - 1 for ratio in ratios]
+        panel.barh(places, gained, height, left=1, color=COLOURS[cell], label=label)
         marks = [row["padding gain"] for row in own]
-        panel.plot(marks, places, "|", color="black", markersize=7)
+        panel.plot(marks, places, "|", color="black", markersize=6)
     panel.plot([], [], "|", color="black", label="padding gain")
     panel.axvline(1, color="grey", linewidth=0.8)
     panel.set_xscale("log")
@@ -84,9 +85,10 @@ def _ratios(panel: Any, rows: Rows) -> None:
     panel.set_yticks([place + 0.4 - height / 2 for place in range(len(lengths))], lengths)
     panel.invert_yaxis()
     first = rows[0]
-    panel.set_title(f"Training, width {first['width']}, batch {first['batch']}")
+    threads = f"{first['threads']} thread{'s' * (first['threads'] > 1)}"
+    panel.set_title(f"Training, width {first['width']}, batch {first['batch']}, {threads}")
     panel.set_xlabel("times as fast as the faster of torch's padded and packed")
-    panel.legend(loc="lower right", frameon=False)
+    panel.legend(loc="upper center", bbox_to_anchor=(0.4, -0.12), ncols=4, frameon=False)
 
 
 def _shares(panel: Any, rows: Rows) -> None:
@@ -110,4 +112,4 @@ def _shares(panel: Any, rows: Rows) -> None:
     panel.set_title("Training on lengths uniform from 10 to 100")
     panel.set_xlabel("hidden size")
     panel.set_ylabel("% of the multiply-add peak, on useful tokens")
-    panel.legend(loc="lower right", frameon=False)
+    panel.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=2, frameon=False)
