@@ -116,7 +116,9 @@ def summary() -> str:
 def page() -> str:
     """docs/performance.md, whole."""
     chart = f"![{TITLE}]({CHART.name})\n" if CHART.exists() else ""
-    return "\n".join([INTRODUCTION, *filter(None, [chart]), *map(_section, SECTIONS), _memory()])
+    return "\n".join(
+        [INTRODUCTION, *filter(None, [chart]), *map(_section, SECTIONS), _memory(), _lean()]
+    )
 
 
 def _section(question: str) -> str:
@@ -150,6 +152,28 @@ def _memory() -> str:
     return f"{MEMORY}\n{table(['', ''], lines)}\n{place(data['machine'])}\n"
 
 
+def _lean() -> str:
+    data = read("memory_lean")
+    if data is None:
+        return f"{LEAN}\nNot measured yet: `python benchmarks/memory_lean.py`.\n"
+    header = ["cell", "batch", "steps", "threads", "fast MB", "lean MB", "share of memory"]
+    header += ["fast ms", "lean ms", "time ratio", "error", "error of fast", "foreign load"]
+    rows = [
+        [
+            f"{row['cell']} {row['width']}",
+            *(f"{row[name]:,}" for name in ("batch", "steps", "threads")),
+            *(f"{row[name]:.1f}" for name in ("fast MB", "lean MB")),
+            f"{row['share of memory']:.1%}",
+            *(f"{row[name]['median']:.0f}" for name in ("fast", "lean")),
+            f"{row['time ratio']:.2f}×",
+            *(f"{row[name]:.1e}" for name in ("error", "fast error")),
+            f"{row['foreign load']:.0%}",
+        ]
+        for row in data["rows"]
+    ]
+    return f"{LEAN}\n{table(header, rows)}\n{place(data['machine'])}\n"
+
+
 INTRODUCTION = """# Performance
 
 Written by `benchmarks/report.py` from `benchmarks/results/*.json`; `make bench` measures again.
@@ -179,6 +203,12 @@ MEMORY = """## Memory, traces and first calls
 
 Forward and backward of an LSTM, with batch size and lengths drawn anew at each call
 (`benchmarks/memory_flat.py`, which fails where a promise is broken).
+"""
+LEAN = """## Long sequences in little memory
+
+One forward and backward with `memory="lean"` beside `"fast"` (`benchmarks/memory_lean.py`). The
+memory is what a fresh process's resident peak rises by, less the output and the input's gradient;
+the errors are the largest of any gradient against float64.
 """
 SECTIONS: dict[str, tuple[str, Columns]] = {
     "train_ragged": (

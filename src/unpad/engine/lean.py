@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 # Each of a stretch's three calls packs the weights, and small operations stand between them: 1.5 ms
 # for an LSTM 128 -> 128, which trains on a thousand tokens in 13 ms (benchmarks/memory_lean.py).
-_LEAST_TOKENS = 2560
+_LEAST_TOKENS = 2048
 _LEAST_BYTES = 1 << 20
-# Steps to choose from, each a tenth more than the one before.
-_STEPS = torch.tensor(sorted({math.ceil(1.1**i) for i in range(220)}), device="cpu")
+# Steps to choose from, each a twentieth more than the one before.
+_STEPS = torch.tensor(sorted({math.ceil(1.05**i) for i in range(440)}), device="cpu")
 _INDEX_BYTES = 32  # a token's place, in the tensors that find the rows of a stretch
 
 
@@ -110,7 +110,7 @@ def choose_steps(memory: str | int, lengths: Tensor, sizes: Sizes) -> int:
     """Return how many steps a stretch has; 0: the fast way needs no more, or is allowed.
 
     >>> choose_steps("lean", torch.tensor([10_000] * 8), Sizes(290 << 20, 0, 1024, 5200))
-    335
+    261
     """
     budget = memory if isinstance(memory, int) else sizes.fast
     if not len(lengths) or not int(lengths.max()) or (memory != "lean" and sizes.fast <= budget):
@@ -169,7 +169,7 @@ class _Lean:
         work: Workspace,
     ) -> tuple[autograd.Call, tuple[Tensor, ...]]:
         """The call for one stretch and its tensors, with the very noises that it had before."""
-        work.clear()
+        work.give_back()
         x = stretch.tokens_of(tensors[0], work)
         call = replace(self.noisy(stretch, noises, x.dtype), allocate=work)
         return call, (x, *before, *tensors[1 + len(before) :])
@@ -307,8 +307,7 @@ class _Backward:
     def _stretch(self, stretch: Stretch, before: list[Tensor], work: Workspace) -> None:
         part, inputs = self.lean.part(stretch, before, self.tensors, self.noises, work)
         results, arena, programs = autograd._forward(part, self.needs, inputs)
-        for result in (results[0], *results[1 + len(before) :]):
-            work.give_back(result.shape[1])  # nobody reads it: the gradients may have its place
+        work.give_back(results[0], *results[1 + len(before) :])  # the gradients take their place
         output, *every = [
             None if grad is None else stretch.tokens_of(grad, work) for grad in self.arriving
         ]

@@ -7,7 +7,6 @@ the stretches give what the whole batch gives.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -71,31 +70,29 @@ class Workspace:
 
     >>> work = Workspace(lambda rows, width, like: like.new_empty(rows, width), 10)
     >>> first = work(7, 3, torch.empty(0))
-    >>> work.give_back(3)
+    >>> work.give_back(first)
     >>> work(10, 3, first).data_ptr() == first.data_ptr()
     True
     """
 
     def __init__(self, allocate: Alloc, rows: int) -> None:
         self._allocate, self._rows = allocate, rows
-        self._blocks: defaultdict[int, list[Tensor]] = defaultdict(list)
-        self._taken: Counter[int] = Counter()
+        self._free: dict[int, list[Tensor]] = {}
+        self._taken: dict[int, Tensor] = {}
 
     def __call__(self, rows: int, width: int, like: Tensor) -> Tensor:
         """Return uncleared memory [rows, width] that is not in use."""
-        blocks, number = self._blocks[width], self._taken[width]
-        if number == len(blocks):
-            blocks.append(self._allocate(self._rows, width, like))
-        self._taken[width] += 1
-        return blocks[number][:rows]
+        free = self._free.setdefault(width, [])
+        block = free.pop() if free else self._allocate(self._rows, width, like)
+        if width:
+            self._taken[block.data_ptr()] = block
+        return block[:rows]
 
-    def give_back(self, width: int) -> None:
-        """The last block of this width is free again."""
-        self._taken[width] -= 1
-
-    def clear(self) -> None:
-        """All blocks are free again."""
-        self._taken.clear()
+    def give_back(self, *tensors: Tensor) -> None:
+        """Nobody reads these any more; without any, nothing at all."""
+        places = [t.data_ptr() for t in tensors] if tensors else list(self._taken)
+        for block in [self._taken.pop(place) for place in places if place in self._taken]:
+            self._free[block.shape[1]].append(block)
 
 
 class Stretches:
