@@ -52,6 +52,15 @@ def test_a_benchmark_prints_a_ratio_and_errors_no_larger_than_its_peers(name: st
 
 
 @pytest.mark.slow
+def test_lean_memory_is_told_as_a_share_of_the_fast_ways() -> None:
+    sizes = ("--steps", 4000, "--batch", 4, "--width", 32, "--threads", 1, "--seconds", 0)
+    done = run("memory_lean.py", *sizes)
+    assert check_errors(done), done.stdout
+    (share,) = re.findall(r"MB, ([\d.]+)%", done.stdout)
+    assert 0 < float(share) < 60, done.stdout
+
+
+@pytest.mark.slow
 def test_the_time_a_token_is_told_for_each_length() -> None:
     done = run("sequence_length.py", *SMALL, "--steps", 2, 20, "--tokens", 40, "--threads", 1)
     assert done.returncode == 0, done.stdout + done.stderr
