@@ -316,6 +316,23 @@ that suits it best (`benchmarks/batch_one.py`). There is nothing to pad: the pad
             **TRUST,
         },
     ),
+    "streaming": (
+        """## One token at a time
+
+A `Stepper` called with the next token of one stream, against `torch.nn`'s layer on a sequence of
+length 1 with its state; one thread (`benchmarks/streaming.py`).
+""",
+        {
+            "layer": text("layer"),
+            "Unpad µs": number("call us", ".1f"),
+            "state in and out µs": number("step us", ".1f"),
+            "arrays µs": number("arrays us", ".1f"),
+            "torch µs": number("torch us", ".1f"),
+            **SHARE,
+            "ratio": times("ratio"),
+            **TRUST,
+        },
+    ),
     "sequence_length": (
         """## Short and long sequences
 

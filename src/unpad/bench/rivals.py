@@ -101,42 +101,47 @@ class Rivals:
 
     def run_padded(self) -> Gradients:
         """torch's on the batch padded with zeros to its longest sequence."""
-        x, pull = self.padded
-        output, _ = self.torch(x)
-        return torch.autograd.grad(output, (x, *self.torch.parameters()), pull)
+        return self._train_padded(*self.padded)
 
     def run_packed(self) -> Gradients:
         """torch's on a PackedSequence."""
-        return self._train_packed(*self.packed)
+        x, pull = self.packed
+        output, _ = self.torch(x)
+        return torch.autograd.grad(output.data, (x.data, *self.torch.parameters()), pull)
 
     def exact(self) -> Gradients:
-        """The gradients in float64, the input's in the order of the ragged batch."""
-        packed = _packed([sequence.double() for sequence in self.sequences])
-        packed.data.requires_grad_()
+        """The gradients in float64, the input's in the order of the ragged batch.
+
+        By the padded batch, whose pads get no gradient: a packed one takes torch a time that grows
+        with the square of the length.
+        """
+        x, pull = (tensor.detach().double() for tensor in self.padded)
         self.torch.double()
-        x, *parameters = self._train_packed(packed, self.packed[1].double())
+        found = self._train_padded(x.requires_grad_(), pull)
         self.torch.float()
-        return (self._to_ragged(x), *parameters)
+        return self._in_ragged_order("padded", found)
 
     def gradients(self, way: str) -> Gradients:
         """Those of one of the three, the input's in the order of the ragged batch."""
-        x, *parameters = self.calls()[way]()
-        if way == "padded":
-            x = torch.cat([x[:n, row] for row, n in enumerate(self.lengths)])
-        return (self._to_ragged(x) if way == "packed" else x, *parameters)
+        return self._in_ragged_order(way, self.calls()[way]())
 
     def errors(self) -> dict[str, float]:
         """Relative error of our and of torch's float32 gradients against torch's float64 ones."""
         exact = self.exact()
-        ways = {"unpad": "unpad", "torch": "packed"}
+        ways = {"unpad": "unpad", "torch": "padded"}
         return {name: relative_error(self.gradients(way), exact) for name, way in ways.items()}
 
-    def _train_packed(self, packed: PackedSequence, pull: Tensor) -> Gradients:
-        output, _ = self.torch(packed)
-        return torch.autograd.grad(output.data, (packed.data, *self.torch.parameters()), pull)
+    def _train_padded(self, x: Tensor, pull: Tensor) -> Gradients:
+        output, _ = self.torch(x)
+        return torch.autograd.grad(output, (x, *self.torch.parameters()), pull)
 
-    def _to_ragged(self, data: Tensor) -> Tensor:
-        return Ragged.from_packed(PackedSequence(data, *self.packed[0][1:])).values
+    def _in_ragged_order(self, way: str, gradients: Gradients) -> Gradients:
+        x, *parameters = gradients
+        if way == "padded":
+            x = torch.cat([x[:n, row] for row, n in enumerate(self.lengths)])
+        elif way == "packed":
+            x = Ragged.from_packed(PackedSequence(x, *self.packed[0][1:])).values
+        return (x, *parameters)
 
 
 def _packed(sequences: list[Tensor]) -> PackedSequence:
