@@ -7,11 +7,10 @@ Ours takes a tensor (`call`), or the state too and gives it back (`step`), or ar
 
 from __future__ import annotations
 
-import argparse
 from typing import Any
 
 import torch
-from measure import alternate, machine, relative_error, save, share_of_peak
+from measure import alternate, arguments, relative_error, save, share_of_peak, start
 
 import unpad
 
@@ -72,22 +71,20 @@ def measure(kind: str, width: int, seconds: float) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--layers", nargs="+", default=["LSTM", "GRU", "RNN"])
-    parser.add_argument("--widths", type=int, nargs="+", default=[32, 128])
-    parser.add_argument("--seconds", type=float, default=4.0, help="per row")
-    parser.add_argument("--no-save", action="store_true", help="print only")
+    parser = arguments(__doc__, seconds=4.0, layers=["LSTM", "GRU", "RNN"], widths=[32, 128])
     options = parser.parse_args()
-    print(machine())
-    rows = [
-        measure(kind, width, options.seconds) for kind in options.layers for width in options.widths
-    ]
-    for row in rows:
-        print(
-            f"{row['layer']:9} call {row['call us']:6.1f}  step {row['step us']:6.1f}  arrays "
-            f"{row['arrays us']:6.1f}  torch {row['torch us']:6.1f} us  {row['ratio']:5.1f}x  "
-            f"error {row['error']:.1e} {row['peer error']:.1e}  foreign {row['foreign load']:.0%}"
-        )
+    start()
+    rows: list[dict[str, Any]] = []
+    for kind in options.layers:
+        for width in options.widths:
+            row = measure(kind, width, options.seconds)
+            rows.append(row)
+            print(
+                f"{kind:5}{width:4} call {row['call us']:6.1f}  step {row['step us']:6.1f}  arrays "
+                f"{row['arrays us']:6.1f}  torch {row['torch us']:6.1f} us {row['ratio']:6.1f}x | "
+                f"{row['error']:.1e} {row['peer error']:.1e} | {row['foreign load']:3.0%}",
+                flush=True,
+            )
     if not options.no_save:
         save("streaming", rows)
 
