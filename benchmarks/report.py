@@ -128,7 +128,7 @@ def _section(question: str) -> str:
         return f"{words}\nNot measured yet: `python benchmarks/{question}.py`.\n"
     lines = [[form(row) for form in columns.values()] for row in data["rows"]]
     parts = [words, table(list(columns), lines)]
-    if "memory" in data:
+    if data.get("memory"):
         peaks = [[r["lengths"], r["rival"], f"{r['peak MB']:.1f}"] for r in data["memory"]]
         parts.append(table(["lengths", "", "peak MB above the import"], peaks))
     return "\n".join([*parts, f"{place(data['machine'])}\n"])

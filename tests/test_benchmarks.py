@@ -22,6 +22,7 @@ COMPARISONS = {
     "train_lengths.py": (*TINY, "--lengths", "uniform 10-100", "one of 1,000, others 5-15"),
     "train_sizes.py": ("--seconds", 0, "--batches", 3, "--threads", 1, "--widths", 8, "--small", 2),
     "user_cells.py": TINY,
+    "streaming.py": ("--seconds", 0, "--widths", 8),
     "batch_one.py": (*SMALL, "--threads", 1, "--steps", 20),
 }
 
@@ -121,6 +122,19 @@ def test_a_peer_that_is_not_installed_is_left_out_with_the_reason(
     assert done.returncode == 0, done.stderr
     assert "left out, onnxruntime: not installed: ERROR: no wheel" in done.stdout
     assert len(check_errors(done)) == 1
+
+
+def test_real_lengths_are_those_that_their_table_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import real_lengths
+
+    if not real_lengths.DATA.exists():
+        assert real_lengths.real_lengths() == {}
+        pytest.skip("the data sets are not beside this repository")
+    found = real_lengths.real_lengths()  # which checks number, total, least and most
+    assert found.keys() == real_lengths.SETS.keys()
+    with pytest.raises(ValueError, match=r"names: lengths\.json says"):
+        real_lengths._checked("names", {"n": 1, "total": 2, "min": 2, "max": 2}, [3])
 
 
 def test_the_chart_is_of_the_results_and_says_when_it_no_longer_is(
