@@ -63,6 +63,11 @@ def cell(row: Row) -> str:
     )
 
 
+def bar(row: Row) -> str:
+    """What a ratio, or a time that has none, may be at most."""
+    return f"{row['bar']:.2f}×" if "ratio" in row else f"{row['bar']} ms"
+
+
 def loop_gain(row: Row) -> str:
     return f"{row['ratio'] / row['padding gain']:.2f}×"
 
@@ -94,7 +99,11 @@ def summary() -> str:
         (read("train_ragged"), {"padded": "torch.nn, padded", "packed": "torch.nn, packed"}),
         (
             read("train_custom_cell"),
-            {"eager": "an eager torch loop", "by hand": "an eager loop, improved by hand"},
+            {
+                "eager": "an eager torch loop",
+                "by hand": "an eager loop, improved by hand",
+                "compiled": "a loop over a compiled step",
+            },
         ),
     ]
     rows = [row for data, _ in found if data for row in data["rows"]]
@@ -363,6 +372,7 @@ The ratio is the time with it over the time without (`benchmarks/overheads.py`).
             "with it, ms": number("with it ms", ".2f"),
             "without, ms": number("base ms", ".2f"),
             "ratio": times("ratio", ".3f"),
+            "at most": bar,
             "padding gain": times("padding gain"),
             "error": number("error", ".1e"),
             "foreign load": number("foreign load", ".0%"),
