@@ -281,6 +281,15 @@ def test_no_state_is_the_first() -> None:
     assert all(isinstance(leaf, np.ndarray) for leaf in state)
 
 
+def test_a_subclass_of_tensor_is_its_numbers() -> None:
+    class Own(torch.Tensor):
+        pass
+
+    layer, x = unpad.nn.LSTM(3, 5), torch.randn(3)
+    found = Stepper(layer)(x.as_subclass(Own))
+    assert torch.equal(found, Stepper(layer)(x))
+
+
 def test_steppers_outlive_their_layers() -> None:
     stepper = Stepper(unpad.nn.LSTM(3, 5, 2))
     assert stepper(torch.randn(3)).shape == (5,)

@@ -303,7 +303,7 @@ def _same_array(value: Any, like: Any) -> bool:
 
 def _as_tensor(value: Any, argument: str) -> Tensor:
     if isinstance(value, Tensor):
-        return value.detach().resolve_neg()
+        return value.detach().resolve_neg().as_subclass(Tensor)
     if isinstance(value, np.ndarray) and cast("Any", value).dtype.kind in "fiub":
         native = cast("Any", value).dtype.newbyteorder("=")
         return torch.from_numpy(np.array(value, dtype=native, order="C"))

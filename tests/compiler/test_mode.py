@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import gc
 import random
 import weakref
+from fractions import Fraction
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -18,7 +23,7 @@ from unpad.compiler import mode
 from unpad.compiler.build import compile_cell
 from unpad.compiler.trace import Refused
 from unpad.engine import choose
-from unpad.nn import LSTMCell, Stack
+from unpad.nn import GRUCell, LSTMCell, Stack
 
 
 class Chosen(Own):
@@ -287,4 +292,90 @@ def test_a_glance_keeps_no_cell_alive() -> None:
     del cell
     gc.collect()
     assert gone() is None
-    assert glance.still()
+    del glance
+
+
+class Scaled(Cell):
+    """Reads a setting, through an object, a hook or a helper, and one of two modules."""
+
+    input_size = state_size = 3
+    rates = (0.5, 0.25)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(3, 3), nn.Linear(3, 3)
+        self.active = self.first
+        self.register_buffer("mask", None)
+        self.scale: object = np.float32(0.5)
+        self.options = SimpleNamespace(inner=SimpleNamespace(shift=0.1))
+        self.act = functools.partial(torch.clamp, min=-0.5)
+
+    def forward(self, x, state):
+        shifted = self.active(x) * float(self.scale) + self.options.inner.shift
+        h = self.act(_helped(shifted + state * self.rates[0]))
+        h = h if self.mask is None else h * self.mask
+        return h, h
+
+
+def _helped(x: torch.Tensor) -> torch.Tensor:
+    return torch.tanh(x)
+
+
+def _other_helper(x: torch.Tensor) -> torch.Tensor:
+    return torch.sigmoid(x)
+
+
+CHANGES = {
+    "another module of its own": lambda c, m: setattr(c, "active", c.second),
+    "a buffer that was None": lambda c, m: setattr(c, "mask", torch.tensor([1.0, 0.0, 2.0])),
+    "a bias that was there": lambda c, m: setattr(c.first, "bias", None),
+    "a number of NumPy": lambda c, m: setattr(c, "scale", np.float32(0.75)),
+    "a fraction": lambda c, m: setattr(c, "scale", Fraction(1, 3)),
+    "a field of a field": lambda c, m: setattr(c.options.inner, "shift", 0.7),
+    "a partial": lambda c, m: setattr(c, "act", functools.partial(torch.clamp, min=-0.1)),
+    "a class's tuple": lambda c, m: m.setattr(Scaled, "rates", (2.0,)),
+    "a helper of the module": lambda c, m: m.setitem(globals(), "_helped", _other_helper),
+    "a hook": lambda c, m: c.first.register_forward_hook(lambda _, x, y: y * 2),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("parametrized", [False, True])
+def test_what_changes_after_a_run_is_seen_at_the_next(
+    change: str, parametrized: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cell = Scaled()
+    if parametrized:
+        nn.utils.parametrize.register_parametrization(cell.second, "weight", nn.Identity())
+    layer, x = unpad.nn.Recurrent(cell), torch.randn(2, 5, 3)
+    before = layer(x)[0]
+    CHANGES[change](cell, monkeypatch)
+    with unpad.engine("eager"):
+        wanted = layer(x)[0]
+    assert not torch.allclose(before, wanted)
+    torch.testing.assert_close(layer(x)[0], wanted)
+
+
+@pytest.mark.parametrize(
+    "scales", [[np.float32(i) for i in range(20)], [Fraction(i) for i in range(20)]]
+)
+def test_numbers_made_anew_each_time_are_told_apart(scales) -> None:
+    cell = Scaled()
+    layer, x = unpad.nn.Recurrent(cell), torch.randn(1, 2, 3)
+    for scale in map(copy.copy, scales):
+        cell.scale = scale
+        with unpad.engine("eager"):
+            wanted = layer(x)[0]
+        torch.testing.assert_close(layer(x)[0], wanted)
+
+
+@pytest.mark.parametrize("name", ["weight_hh", "bias_hh"])
+def test_weights_that_are_no_longer_tied_are_read_each(name: str) -> None:
+    layer, x = unpad.nn.Recurrent(GRUCell(3, 3)), torch.randn(2, 4, 3)
+    setattr(layer.cells[0], name, getattr(layer.cells[0], name.replace("hh", "ih")))
+    layer(x)
+    old = getattr(layer.cells[0], name)
+    setattr(layer.cells[0], name, nn.Parameter(torch.randn_like(old)))
+    with unpad.engine("eager"):
+        wanted = layer(x)[0]
+    torch.testing.assert_close(layer(x)[0], wanted)

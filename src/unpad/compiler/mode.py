@@ -7,14 +7,21 @@ Tensors are no part of it: they are read anew at every run.
 
 from __future__ import annotations
 
-from types import CodeType, FunctionType, ModuleType
+import functools
+import weakref
+from types import FunctionType, MethodType, ModuleType
 from typing import Any, cast
 
+import numpy as np
 from torch import Tensor, nn
 
 _OWN = frozenset(vars(nn.Module())) - {"training"}
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _PLAIN = (bool, int, float, str, type(None))
+_READABLE = (tuple, list, dict, FunctionType)
+_OURS = ("unpad.", "torch.", "builtins", "typing", "abc")
+# How deep fields of fields are looked at, and how large an array.
+_DEEPEST, _LARGEST = 4, 1 << 12
 
 
 def mode(cell: nn.Module) -> tuple[Any, ...]:
@@ -26,10 +33,10 @@ def mode(cell: nn.Module) -> tuple[Any, ...]:
     >>> mode(cell) == before
     False
     """
-    return tuple(
-        (id(module), type(module), *_values(module), *_hooks(module), *_read(module))
-        for module in cell.modules()
-    )
+    parts = [
+        (id(m), type(m), *_held(m), *_values(m), *_hooks(m), *_read(m)) for m in cell.modules()
+    ]
+    return (*parts, (0, Tensor, ("tied", _tied(cell))))
 
 
 class Glance:
@@ -41,39 +48,59 @@ class Glance:
     """
 
     def __init__(self, cell: nn.Module) -> None:
-        self._parts: list[tuple[dict[str, Any], int, list[tuple[str, Any]], list[Any]]] = []
-        self._sure = all(map(self._add, cell.modules()))
-        if not self._sure:
-            self._parts.clear()  # they may lead back to the cell and keep it alive
-
-    def _add(self, module: nn.Module) -> bool:
-        held = vars(module)
-        own = [(k, v) for k, v in held.items() if k not in _OWN and not isinstance(v, Tensor)]
-        plain = all(isinstance(v, _PLAIN) or _plain_tuple(v) for _, v in own)
-        self._parts.append((held, len(held), own, list(module._modules.items())))
-        ours = type(module).__module__.startswith(("unpad.", "torch."))
-        return ours and plain and not any(held[name] for name in _HOOKS)
+        modules = list(cell.modules())
+        # What is kept of a cell that is not plain may lead back to it and keep it alive.
+        plain = not _tied(cell) and all(map(_is_plain, modules))
+        self._parts = [_Part(module) for module in modules] if plain else []
 
     def still(self) -> bool:
         """Whether nothing has changed since this was made."""
-        if not self._sure:
+        for part in self._parts:
+            if not part.still():
+                return False
+        return bool(self._parts)
+
+
+class _Part:
+    """One module of a glance."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module, self.kind = weakref.ref(module), type(module)
+        self.held = held = vars(module)
+        self.count, self.buffers = len(held), len(module._buffers)
+        self.own = [(k, v) for k, v in held.items() if k not in _OWN and not isinstance(v, Tensor)]
+        self.children = list(module._modules.items())
+        self.none = _absent(module)
+
+    def still(self) -> bool:
+        held, modules = self.held, self.held["_modules"]
+        if len(held) != self.count or len(held["_buffers"]) != self.buffers:
             return False
-        for held, count, own, children in self._parts:
-            if len(held) != count:
+        if len(modules) != len(self.children) or type(self.module()) is not self.kind:
+            return False
+        for name, value in self.own:
+            if held.get(name, self) is not value:
                 return False
-            for name, value in own:
-                if held.get(name, self) is not value:
-                    return False
-            modules = held["_modules"]
-            if len(modules) != len(children):
+        for name, child in self.children:
+            if modules.get(name) is not child:
                 return False
-            for name in _HOOKS:
-                if held[name]:
-                    return False
-            for name, child in children:
-                if modules.get(name) is not child:
-                    return False
-        return True
+        return not (self.none and self._filled()) and not _hooked(held)
+
+    def _filled(self) -> bool:
+        """Whether a parameter or buffer that was None is a tensor now."""
+        tensors = {**self.held["_parameters"], **self.held["_buffers"]}
+        return any(tensors.get(name) is not None for name in self.none)
+
+
+def _hooked(held: dict[str, Any]) -> bool:
+    return any(held[name] for name in _HOOKS)
+
+
+def _is_plain(module: nn.Module) -> bool:
+    held = vars(module)
+    own = [v for k, v in held.items() if k not in _OWN and not isinstance(v, Tensor)]
+    plain = all(isinstance(v, _PLAIN) or _plain_tuple(v) for v in own)
+    return plain and not _users(type(module)) and not _hooked(held)
 
 
 def _plain_tuple(value: Any) -> bool:
@@ -95,27 +122,65 @@ def changed(before: tuple[Any, ...], after: tuple[Any, ...]) -> list[str]:
     return sorted({name for a, b in pairs for name, _ in set(a[2:]) ^ set(b[2:])})
 
 
+def _held(module: nn.Module) -> list[tuple[str, Any]]:
+    """Which modules stand under which names, and which parameters and buffers are None."""
+    children = tuple((name, id(child)) for name, child in module._modules.items())
+    return [("modules", children), ("none", _absent(module))]
+
+
+def _absent(module: nn.Module) -> tuple[str, ...]:
+    tensors = (*module._parameters.items(), *module._buffers.items())
+    return tuple(name for name, tensor in tensors if tensor is None)
+
+
+def _tied(cell: nn.Module) -> tuple[int, ...]:
+    """Which names stand for one tensor: a trace reads it by one of them. Empty where none do."""
+    numbers: dict[int, int] = {}
+    places = [
+        numbers.setdefault(id(tensor), len(numbers))
+        for module in cell.modules()
+        for held in (module._parameters, module._buffers)
+        for tensor in held.values()
+        if tensor is not None
+    ]
+    return tuple(places) if len(numbers) < len(places) else ()
+
+
+def _users(kind: type) -> list[type]:
+    """The classes of a module that a user wrote."""
+    return [k for k in kind.__mro__ if not k.__module__.startswith(_OURS)]
+
+
 def _hooks(module: nn.Module) -> list[tuple[str, Any]]:
-    """Hooks that run within a step: added or removed, they are traced anew."""
+    """Hooks that run within a step: added, removed or replaced, they are traced anew."""
     held: list[dict[int, Any]] = [vars(module)[name] for name in _HOOKS]
-    return [("hooks", tuple(id(hook) for hook in hooks.values())) for hooks in held if hooks]
+    return [
+        ("hooks", tuple((number, _frozen(hook)) for number, hook in hooks.items()))
+        for hooks in held
+        if hooks
+    ]
 
 
 def _read(module: nn.Module) -> list[tuple[str, Any]]:
-    """Plain values that a user's forward reads from its globals, its closure and its class."""
-    kind = type(module)
-    if kind.__module__.startswith(("unpad.", "torch.")):
+    """What a user's forward reads from its globals, its closure and its classes."""
+    users = _users(type(module))
+    if not users:
         return []
-    found = [(name, value) for name, value in vars(kind).items() if isinstance(value, _PLAIN)]
+    found = [
+        (name, _frozen(value))
+        for kind in users
+        for name, value in vars(kind).items()
+        if not name.startswith("__") and isinstance(value, (*_PLAIN, *_READABLE))
+    ]
     forward: Any = getattr(module.forward, "__func__", module.forward)
     found.append(("forward", id(forward)))
     code, outside = getattr(forward, "__code__", None), getattr(forward, "__globals__", {})
     for name in code.co_names if code is not None else ():
         value = outside.get(name)
-        if value is not None and not isinstance(value, (type, ModuleType, FunctionType)):
+        if value is not None and not isinstance(value, (type, ModuleType)):
             found.append((name, _frozen(value)))
     closed = [variable.cell_contents for variable in getattr(forward, "__closure__", None) or ()]
-    return found + [("closure", value) for value in closed if isinstance(value, _PLAIN)]
+    return found + [("closure", _frozen(value)) for value in closed]
 
 
 def _values(module: nn.Module) -> list[tuple[str, Any]]:
@@ -126,32 +191,46 @@ def _values(module: nn.Module) -> list[tuple[str, Any]]:
     ]
 
 
-def _frozen(value: Any) -> Any:
+def _frozen(value: Any, depth: int = 0) -> Any:
     """A value that changes where the other does. No reference to an object is kept: one to the cell
     would keep it alive for ever.
     """
     if isinstance(value, _PLAIN):
         return value
+    if isinstance(value, Tensor):  # read anew at every run, but one in a field of an object
+        return Tensor, id(value) if depth else 0
+    if isinstance(value, (nn.Module, type, ModuleType)) or depth > _DEEPEST:
+        return type(value), id(value)
+    deeper = functools.partial(_frozen, depth=depth + 1)
+    # The same depth for what is inside of containers: their tensors are read anew too.
     if isinstance(value, (list, tuple)):
-        return tuple(_frozen(item) for item in cast("list[Any]", value))
+        return tuple(_frozen(item, depth) for item in cast("list[Any]", value))
     if isinstance(value, dict):
         pairs = cast("dict[Any, Any]", value).items()
-        return tuple((_frozen(name), _frozen(item)) for name, item in pairs)
-    if isinstance(value, FunctionType):
-        return _code(value)
-    if isinstance(value, Tensor):
-        return Tensor
+        return tuple((_frozen(name, depth), _frozen(item, depth)) for name, item in pairs)
     if isinstance(value, (set, frozenset)):
-        return frozenset(_frozen(item) for item in cast("set[Any]", value))
-    fields = getattr(value, "__dict__", {}) if not isinstance(value, (nn.Module, type)) else {}
-    plain = tuple((k, v) for k, v in dict(fields).items() if isinstance(v, _PLAIN))
-    return type(value), id(value), plain
+        return frozenset(_frozen(item, depth) for item in cast("set[Any]", value))
+    if isinstance(value, (np.generic, np.ndarray)):
+        array = np.asarray(cast("Any", value))
+        known = array.nbytes <= _LARGEST and not array.dtype.hasobject
+        return type(value), array.shape, array.dtype.str, array.tobytes() if known else id(value)
+    if isinstance(value, FunctionType):
+        return _code(value, deeper)
+    if isinstance(value, MethodType):
+        return deeper(value.__func__), deeper(value.__self__)
+    if isinstance(value, functools.partial):
+        return functools.partial, *map(deeper, (value.func, value.args, value.keywords))
+    return type(value), id(value), *map(deeper, _fields(value))
 
 
-def _code(function: FunctionType) -> tuple[CodeType, Any, Any]:
-    """A function's code and the plain values it closes over; ids of functions are used again."""
-    cells = function.__closure__ or ()
-    closed = tuple(c.cell_contents for c in cells)
-    plain = tuple(v if isinstance(v, _PLAIN) else type(v) for v in closed)
-    defaults = function.__defaults__ or ()
-    return function.__code__, plain, tuple(_frozen(d) for d in defaults)
+def _fields(value: Any) -> list[tuple[str, Any]]:
+    """Names and values of an object's own fields."""
+    slots = [name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())]
+    found = [(name, getattr(value, name, None)) for name in slots if not name.startswith("__")]
+    return found + list(getattr(value, "__dict__", {}).items())
+
+
+def _code(function: FunctionType, deeper: Any) -> tuple[Any, ...]:
+    """A function's code and what it closes over; ids of functions are used again."""
+    closed = tuple(deeper(c.cell_contents) for c in function.__closure__ or ())
+    return function.__code__, closed, deeper(function.__defaults__), deeper(function.__kwdefaults__)
