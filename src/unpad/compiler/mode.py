@@ -166,13 +166,16 @@ def _read(module: nn.Module) -> list[tuple[str, Any]]:
     users = _users(type(module))
     if not users:
         return []
+    forward: Any = getattr(module.forward, "__func__", module.forward)
+    # Tensors that forward's own variables hold are read anew; those of functions it calls are not.
     found = [
         (name, _frozen(value))
         for kind in users
         for name, value in vars(kind).items()
-        if not name.startswith("__") and isinstance(value, (*_PLAIN, *_READABLE))
+        if not name.startswith("__")
+        and isinstance(value, (*_PLAIN, *_READABLE))
+        and value is not forward
     ]
-    forward: Any = getattr(module.forward, "__func__", module.forward)
     found.append(("forward", id(forward)))
     code, outside = getattr(forward, "__code__", None), getattr(forward, "__globals__", {})
     for name in code.co_names if code is not None else ():
