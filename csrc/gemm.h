@@ -18,6 +18,10 @@ namespace UNPAD_TIER {
 template <class T>
 inline constexpr int kPanel = 2 * kLanes<T>;
 
+// Everything that the function calls is compiled into it: a single call left over, and an array of
+// accumulators is written to memory at every multiply-add.
+#define UNPAD_FLAT __attribute__((flatten))
+
 // f(0), f(1), ... f(N - 1), written out: an array that is indexed by constants only lives in
 // registers.
 template <class F, int... i>
@@ -110,7 +114,7 @@ inline void store_part(T* p, typename Lanes<T>::Vec v, int64_t n) {
 // Rows [r, r + MR) times the panels [panel, panel + NP). Branches stand outside of the loops over
 // the tile, so that its accumulators never leave their registers.
 template <class T, int MR, int NP>
-void linear_tile(const LinearRows<T>& l, int64_t r, int64_t panel) {
+UNPAD_FLAT void linear_tile(const LinearRows<T>& l, int64_t r, int64_t panel) {
     constexpr int lanes = kLanes<T>, nv = 2 * NP;
     using V = typename Lanes<T>::Vec;
     V acc[MR][nv];
@@ -310,8 +314,8 @@ void pack_right(const Ref& a, RowMaps index, int64_t rows, int64_t panel, T* out
 }
 
 template <class T, int MR>
-inline void outer_tile(const T* left, const T* right, int64_t right_step, int64_t rows, T* acc,
-                       int64_t acc_stride) {
+UNPAD_FLAT inline void outer_tile(const T* left, const T* right, int64_t right_step, int64_t rows,
+                                  T* acc, int64_t acc_stride) {
     using V = typename Lanes<T>::Vec;
     V sum[MR][2];
     const T* a[MR];

@@ -18,7 +18,7 @@ from torch.autograd import gradcheck, gradgradcheck
 
 import oracle
 import unpad
-from engine.every_cell import SHIPPED, TIERS
+from engine.every_cell import SHIPPED, TIERS, use
 from random_cells import random_cell
 from unpad import Cell
 from unpad.engine import choose, eager
@@ -516,3 +516,26 @@ def test_a_trace_does_not_import_dynamo() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=False
     )
     assert done.stdout.strip() == "False", done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+@each_engine
+def test_a_run_leaves_nothing_to_the_garbage_collector(name: str, engine: str) -> None:
+    """What only the collector frees keeps a run's tensors alive until it comes."""
+    cell = SHIPPED[name]()
+    x, offsets, state = oracle.batch(cell, LENGTHS, dtype=torch.float32)
+
+    def train() -> None:
+        output, _, _ = choose.run(cell, x.requires_grad_(), offsets, state)
+        output.sum().backward()
+
+    with use(engine):
+        for _ in range(3):
+            train()
+        gc.collect()
+        gc.disable()
+        try:
+            train()
+            assert gc.collect() == 0
+        finally:
+            gc.enable()

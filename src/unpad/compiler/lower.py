@@ -89,20 +89,22 @@ class Once:
     def run(self, leaves: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         """(matrices [K, N], shared vectors [n]) of the program, from the current leaves."""
         values: dict[int, Any] = dict(enumerate(leaves))
-
-        def get(arg: Any) -> Any:
-            if isinstance(arg, OnceRef):
-                return values[arg.number]
-            return [get(a) for a in arg] if isinstance(arg, list) else arg
-
         for function, args, kwargs, results in self.calls:
-            given = {k: get(v) for k, v in kwargs.items()} if kwargs else {}
-            out = function(*map(get, args), **given)
+            given = {k: _filled(v, values) for k, v in kwargs.items()} if kwargs else {}
+            out = function(*[_filled(a, values) for a in args], **given)
             if isinstance(out, Tensor):
                 values[results[0]] = out
             else:
                 values.update(zip(results, out, strict=True))
         return [values[r.number] for r in self.matrices], [values[r.number] for r in self.shared]
+
+
+def _filled(arg: Any, values: dict[int, Any]) -> Any:
+    """An argument with its references replaced. (A function within `run` that calls itself would be
+    a cycle, and keep every run's tensors until the garbage collector comes.)"""
+    if isinstance(arg, OnceRef):
+        return values[arg.number]
+    return [_filled(a, values) for a in arg] if isinstance(arg, list) else arg
 
 
 def once_refs(args: Any) -> list[OnceRef]:
