@@ -228,32 +228,53 @@ void linear_rows(const Step& step, RowMaps index, int64_t rows) {
     }
 }
 
+// One panel of a matrix whose rows lie side by side: to[k][j] = from[k * stride][j].
+template <class T>
+void pack_rows(const T* from, int64_t stride, int64_t rows, T* to) {
+    for (int64_t k = 0; k < rows; ++k, from += stride, to += kPanel<T>) {
+        each<2>([&](int v) { store(to + v * kLanes<T>, load(from + v * kLanes<T>)); });
+    }
+}
+
+// The same of a matrix whose columns lie side by side: to[k][j] = from[j * stride][k], block by
+// block; returns how many k are done.
+template <class T>
+int64_t pack_columns(const T* from, int64_t stride, int64_t rows, T* to) {
+    using V = typename Lanes<T>::Vec;
+    constexpr int lanes = kLanes<T>;
+    int64_t k = 0;
+    for (; k + lanes <= rows; k += lanes) {
+        for (int v = 0; v < 2; ++v) {
+            V block[lanes];
+            for (int j = 0; j < lanes; ++j) block[j] = load(from + (v * lanes + j) * stride + k);
+            transpose<V, typename Lanes<T>::Int>(block);
+            for (int j = 0; j < lanes; ++j) store(to + (k + j) * kPanel<T> + v * lanes, block[j]);
+        }
+    }
+    return k;
+}
+
 template <class T>
 void pack(const T* m, int64_t stride_row, int64_t stride_col, int64_t rows, int64_t cols,
           int64_t first, int64_t last, T* out) {
     constexpr int width = kPanel<T>;
-    constexpr int64_t block = 32;  // rows of a transposed matrix whose lines stay in cache
     for (int64_t panel = first; panel < last; ++panel) {
         const int64_t column = panel * width;
         const int64_t n = std::min<int64_t>(width, cols - column);
         const T* from = m + column * stride_col;
         T* to = out + panel * rows * width;
-        if (n < width) std::fill_n(to, rows * width, T(0));
-        if (stride_col == 1 && n == width) {
-            for (int64_t k = 0; k < rows; ++k) {
-                for (int v = 0; v < 2; ++v) {
-                    store(to + k * width + v * kLanes<T>,
-                          load(from + k * stride_row + v * kLanes<T>));
-                }
-            }
+        int64_t done = 0;
+        if (n < width) {
+            std::fill_n(to, rows * width, T(0));
+        } else if (stride_col == 1) {
+            pack_rows(from, stride_row, rows, to);
             continue;
+        } else if (stride_row == 1) {
+            done = pack_columns(from, stride_col, rows, to);
         }
-        for (int64_t top = 0; top < rows; top += block) {
-            const int64_t end = std::min(top + block, rows);
-            for (int64_t j = 0; j < n; ++j) {
-                for (int64_t k = top; k < end; ++k) {
-                    to[k * width + j] = from[k * stride_row + j * stride_col];
-                }
+        for (int64_t j = 0; j < n; ++j) {
+            for (int64_t k = done; k < rows; ++k) {
+                to[k * width + j] = from[k * stride_row + j * stride_col];
             }
         }
     }
@@ -322,6 +343,7 @@ UNPAD_FLAT inline void outer_tile(const T* left, const T* right, int64_t right_s
     each<MR>([&](int i) {
         a[i] = left + i;
         sum[i][0] = sum[i][1] = V{};
+        each<2>([&](int v) { __builtin_prefetch(acc + i * acc_stride + v * kLanes<T>, 1); });
     });
     multiply<T, MR, 1>(sum, a, MR, right, right_step, 0, rows);
     each<MR>([&](int i) {
@@ -359,32 +381,52 @@ void outer_panel(const T* left, const T* right, int64_t right_step, int64_t widt
     outer_with<T>(even_tile(width), left, right, right_step, width, rows, acc, acc_stride);
 }
 
-// Four vectors of columns at once: one alone would wait for its own additions.
-template <class T>
-void sum_rows(const Ref& a, RowMaps index, int64_t rows, T* acc) {
-    constexpr int lanes = kLanes<T>, most = 4;
-    const RowsOf<T> rows_of(a, index);
-    int64_t column = 0;
-    for (; column + most * lanes <= a.width; column += most * lanes) {
-        typename Lanes<T>::Vec sums[most] = {};
-        for (int64_t r = 0; r < rows; ++r) {
-            const T* from = rows_of[r] + column;
-            each<most>([&](int v) { sums[v] += load(from + v * lanes); });
-        }
-        each<most>([&](int v) {
-            T* at = acc + column + v * lanes;
-            store(at, load(at) + sums[v]);
+// `count` vectors of columns of the sum over rows of a[r], or of a[r] * b[r]; the last of them has
+// `last` numbers.
+template <class T, int count, bool products>
+UNPAD_FLAT inline void sum_columns(const RowsOf<T>& a, const RowsOf<T>& b, int64_t rows,
+                                   int64_t column, int last, T* acc) {
+    constexpr int lanes = kLanes<T>;
+    typename Lanes<T>::Vec sums[count] = {};
+    const auto part = [&](const T* row, int v) {
+        return count > 1 || last == lanes ? load(row + v * lanes) : load_n(row, last);
+    };
+    for (int64_t r = 0; r < rows; ++r) {
+        const T* x = a[r] + column;
+        const T* y = products ? b[r] + column : nullptr;
+        each<count>([&](int v) {
+            if constexpr (products)
+                sums[v] = fma(part(x, v), part(y, v), sums[v]);
+            else
+                sums[v] += part(x, v);
         });
     }
-    for (; column < a.width; column += lanes) {
-        const int n = static_cast<int>(std::min<int64_t>(lanes, a.width - column));
-        typename Lanes<T>::Vec sum{};
-        for (int64_t r = 0; r < rows; ++r) {
-            const T* from = rows_of[r] + column;
-            sum += n == lanes ? load(from) : load_n(from, n);
-        }
-        store(acc + column, load(acc + column) + sum);
+    each<count>([&](int v) {
+        T* at = acc + column + v * lanes;
+        store(at, load(at) + sums[v]);
+    });
+}
+
+template <class T, bool products>
+void sum_rows_as(const RowsOf<T>& a, const RowsOf<T>& b, int64_t rows, int64_t width, T* acc) {
+    constexpr int lanes = kLanes<T>, most = 4;  // one sum alone would wait for its own additions
+    int64_t column = 0;
+    for (; column + most * lanes <= width; column += most * lanes) {
+        sum_columns<T, most, products>(a, b, rows, column, lanes, acc);
     }
+    for (; column < width; column += lanes) {
+        const int last = static_cast<int>(std::min<int64_t>(lanes, width - column));
+        sum_columns<T, 1, products>(a, b, rows, column, last, acc);
+    }
+}
+
+template <class T>
+void sum_rows(const Ref& a, const Ref* b, RowMaps index, int64_t rows, T* acc) {
+    const RowsOf<T> x(a, index);
+    if (b == nullptr)
+        sum_rows_as<T, false>(x, x, rows, a.width, acc);
+    else
+        sum_rows_as<T, true>(x, RowsOf<T>(*b, index), rows, a.width, acc);
 }
 
 template <class T>

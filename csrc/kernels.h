@@ -89,7 +89,8 @@ struct Kernels {
     // first: the error grows with the rows of a window, not with all of them.
     void (*outer)(const T* left, const T* right, int64_t right_step, int64_t width, int64_t rows,
                   T* acc, int64_t acc_stride);
-    void (*sum_rows)(const Ref& a, RowMaps index, int64_t rows, T* acc);
+    // acc[n] += sum over rows of a[r, n], or of a[r, n] * b[r, n].
+    void (*sum_rows)(const Ref& a, const Ref* b, RowMaps index, int64_t rows, T* acc);
 
     // total[j] = sum over i of parts[i * stride + j], in order of i.
     void (*add_parts)(const T* parts, int64_t n_parts, int64_t stride, int64_t n, T* total);

@@ -76,7 +76,7 @@
     UNPAD_OP(scatter, 1, 1, Scatter)              \
     UNPAD_OP(linear, 1, 2, Linear)                \
     UNPAD_OP(outer, 2, 2, Outer)                  \
-    UNPAD_OP(sum_rows, 1, 1, SumRows)
+    UNPAD_OP(sum_rows, 1, 2, SumRows)
 
 namespace unpad {
 

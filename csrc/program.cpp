@@ -170,8 +170,10 @@ class Checker {
             }
             case Rule::SumRows: {
                 const Matrix& m = matrix(p_.accumulators);
-                require(m.rows == 1 && in_.args[0].width == m.cols,
-                        "the accumulator's size does not fit");
+                for (const Operand& arg : in_.args) {
+                    require(m.rows == 1 && arg.width == m.cols,
+                            "the accumulator's size does not fit");
+                }
                 break;
             }
         }

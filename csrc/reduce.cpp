@@ -4,6 +4,19 @@
 
 namespace unpad {
 
+namespace {
+
+// The position of an operand among others; it is added where it is new.
+size_t find(std::vector<Operand>& all, const Operand& wanted) {
+    const auto same = [&](const Operand& o) { return o.same(wanted); };
+    const auto at = std::find_if(all.begin(), all.end(), same);
+    const size_t number = static_cast<size_t>(at - all.begin());
+    if (at == all.end()) all.push_back(wanted);
+    return number;
+}
+
+}  // namespace
+
 ReducePlan plan_reduce(const Phase& phase) {
     ReducePlan plan;
     for (const Instruction& in : phase.instructions) {
@@ -11,18 +24,10 @@ ReducePlan plan_reduce(const Phase& phase) {
             plan.sums.push_back(&in);
             continue;
         }
-        const auto same_left = [&](const Operand& o) { return o.same(in.args[0]); };
-        const auto left = std::find_if(plan.lefts.begin(), plan.lefts.end(), same_left);
-        const int number = static_cast<int>(left - plan.lefts.begin());
-        if (left == plan.lefts.end()) plan.lefts.push_back(in.args[0]);
-        const auto same_right = [&](const OuterGroup& g) { return g.right.same(in.args[1]); };
-        auto group = std::find_if(plan.groups.begin(), plan.groups.end(), same_right);
-        if (group == plan.groups.end()) {
-            plan.groups.push_back({in.args[1], {}, {}});
-            group = plan.groups.end() - 1;
-        }
-        group->lefts.push_back(number);
-        group->accumulators.push_back(in.matrix);
+        const size_t left = find(plan.lefts, in.args[0]);
+        const int right = static_cast<int>(find(plan.rights, in.args[1]));
+        plan.products.resize(plan.lefts.size());
+        plan.products[left].push_back({right, in.matrix});
     }
     return plan;
 }

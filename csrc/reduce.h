@@ -8,16 +8,15 @@
 
 namespace unpad {
 
-// Outer products that share their right operand are one product: its panels are packed once.
-struct OuterGroup {
-    Operand right;
-    std::vector<int> lefts;         // of ReducePlan::lefts
-    std::vector<int> accumulators;  // one each
+// An outer product of a left operand.
+struct OuterProduct {
+    int right;  // of ReducePlan::rights
+    int accumulator;
 };
 
 struct ReducePlan {
-    std::vector<Operand> lefts;
-    std::vector<OuterGroup> groups;
+    std::vector<Operand> lefts, rights;
+    std::vector<std::vector<OuterProduct>> products;  // by left
     std::vector<const Instruction*> sums;
 };
 

@@ -40,8 +40,12 @@ struct Geometry {
             if (b.kind == Kind::Window) window_bytes += b.width * number_size;
             all_bytes += b.width * number_size;
         }
-        // The window's rows stay in a second-level cache of half a megabyte or more.
-        window = std::clamp<int64_t>((int64_t{384} << 10) / window_bytes, 128, 256);
+        // The window's rows stay in a second-level cache of half a megabyte or more. Every window
+        // reads and writes the sums once: where they lie in far memory, it is longer.
+        int64_t sums = 0;
+        for (const Matrix& m : p.accumulators) sums += m.rows * m.cols * number_size;
+        const int64_t least = sums > int64_t{1} << 20 ? 256 : 128;
+        window = std::clamp<int64_t>((int64_t{384} << 10) / window_bytes, least, 256);
         window = std::max(slots, std::min(window, tokens));
         block = std::clamp<int64_t>((int64_t{128} << 10) / all_bytes / 12 * 12, 24, 96);
         block = std::max(slots, std::min(block, window));

@@ -119,14 +119,23 @@ class Worker {
         iota_ = bump.take<int64_t>(iota_size());
     }
 
+    // Columns of a left operand that are packed together: a quarter of a second-level cache.
+    int64_t piece() const {
+        constexpr int64_t most = int64_t{256} << 10;
+        const int64_t columns = most / (s_.geometry.window * static_cast<int64_t>(sizeof(T)));
+        return std::max<int64_t>(columns / 12 * 12, 12);
+    }
+
     void carve_packs(Bump& bump) {
         const int64_t window = s_.geometry.window;
         int64_t most = 0;
         for (const ReducePlan& plan : s_.reduces) {
-            int64_t size = window * s_.kernels.panel;
-            for (const Operand& o : plan.lefts) size += round_up(window * o.width, 16) + 16;
+            int64_t size = window * piece() + 16;  // pack_left writes past the end
+            for (const Operand& o : plan.rights) {
+                size += window * round_up(o.width, s_.kernels.panel);
+            }
             most = std::max(most, size);
-            lefts_.reserve(plan.lefts.size());
+            panels_.reserve(plan.rights.size());
         }
         packs_ = bump.take<T>(most);
     }
@@ -355,44 +364,60 @@ class Worker {
         }
     }
 
+    // Rights are packed once, lefts piece by piece: a piece stays in the second-level cache while
+    // all panels of all its rights pass through the first.
     void reduce(const ReducePlan& plan) {
-        const int64_t rows = window_.rows;
         const RowMaps maps = maps_at(0, 0);
-        T* right = packs_;
-        T* free = packs_ + s_.geometry.window * s_.kernels.panel;
-        lefts_.clear();
-        for (const Operand& o : plan.lefts) {
-            s_.kernels.pack_left(resolve(o), maps, rows, free);
-            lefts_.push_back(free);
-            free += round_up(s_.geometry.window * o.width, 16) + 16;
+        T* free = packs_;
+        panels_.clear();
+        for (const Operand& o : plan.rights) panels_.push_back(panels_of(resolve(o), maps, free));
+        for (size_t i = 0; i < plan.lefts.size(); ++i) {
+            const Operand& o = plan.lefts[i];
+            for (int64_t column = 0; column < o.width; column += piece()) {
+                const int64_t width = std::min(piece(), o.width - column);
+                const Operand part{o.buffer, o.offset + column, width};
+                s_.kernels.pack_left(resolve(part), maps, window_.rows, free);
+                for (const OuterProduct& product : plan.products[i]) {
+                    outer(free, column, width, panels_[static_cast<size_t>(product.right)],
+                          product.accumulator);
+                }
+            }
         }
-        for (const OuterGroup& group : plan.groups) outer(plan, group, maps, right);
         for (const Instruction* in : plan.sums) {
-            s_.kernels.sum_rows(resolve(in->args[0]), maps, rows, accumulator(in->matrix));
+            const Ref a = resolve(in->args[0]), b = resolve(in->args.back());
+            s_.kernels.sum_rows(a, in->args.size() > 1 ? &b : nullptr, maps, window_.rows,
+                                accumulator(in->matrix));
         }
     }
 
-    static constexpr int64_t kFewPages = int64_t{256} << 10;
+    // The panels of a right operand: panel k starts at first + k * next, its rows are `step` apart.
+    struct Panels {
+        const T* first;
+        int64_t next, step, width;
+    };
 
-    void outer(const ReducePlan& plan, const OuterGroup& group, RowMaps maps, T* right) {
-        const Ref ref = resolve(group.right);
-        for (int64_t column = 0; column < group.right.width; column += s_.kernels.panel) {
-            const T* from = reinterpret_cast<const T*>(ref.base) + column;
-            int64_t step = ref.stride / static_cast<int64_t>(sizeof(T));
-            // A window's rows follow one another, and whole panels of them can be read where they
-            // are, unless they spread over more pages than the first-level TLB knows.
-            if (ref.map != kRowMap || column + s_.kernels.panel > ref.width ||
-                window_.rows * ref.stride > kFewPages) {
-                s_.kernels.pack_right(ref, maps, window_.rows, column / s_.kernels.panel, right);
-                from = right;
-                step = s_.kernels.panel;
-            }
-            for (size_t i = 0; i < group.lefts.size(); ++i) {
-                const size_t left = static_cast<size_t>(group.lefts[i]);
-                const int a = group.accumulators[i];
-                s_.kernels.outer(lefts_[left], from, step, plan.lefts[left].width, window_.rows,
-                                 accumulator(a) + column, accumulator_stride(a));
-            }
+    // A window's rows follow one another, and whole panels of them can be read where they are,
+    // unless they spread over more pages than the first-level TLB knows.
+    Panels panels_of(const Ref& ref, RowMaps maps, T*& free) const {
+        constexpr int64_t few_pages = int64_t{256} << 10;
+        const int64_t panel = s_.kernels.panel, rows = window_.rows;
+        if (ref.map == kRowMap && ref.width % panel == 0 && rows * ref.stride <= few_pages) {
+            const int64_t step = ref.stride / static_cast<int64_t>(sizeof(T));
+            return {reinterpret_cast<const T*>(ref.base), panel, step, ref.width};
+        }
+        const Panels packed{free, rows * panel, panel, ref.width};
+        for (int64_t k = 0; k * panel < ref.width; ++k, free += rows * panel) {
+            s_.kernels.pack_right(ref, maps, rows, k, free);
+        }
+        return packed;
+    }
+
+    void outer(const T* left, int64_t row, int64_t width, const Panels& right, int a) const {
+        const int64_t stride = accumulator_stride(a);
+        const T* from = right.first;
+        for (int64_t n = 0; n < right.width; n += s_.kernels.panel, from += right.next) {
+            s_.kernels.outer(left, from, right.step, width, window_.rows,
+                             accumulator(a) + row * stride + n, stride);
         }
     }
 
@@ -405,7 +430,7 @@ class Worker {
     std::vector<int64_t*> next_;
     T* packs_ = nullptr;
     int64_t* iota_ = nullptr;
-    std::vector<T*> lefts_;
+    std::vector<Panels> panels_;  // of a REDUCE phase
     Window window_;
     std::vector<Steps> steps_;             // by phase
     std::vector<std::vector<Ref>> ahead_;  // by phase: streams whose next rows its products fetch

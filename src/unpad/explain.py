@@ -213,7 +213,7 @@ class _Names:
     def instruction(self, i: Instruction) -> str:
         args = [self.operand(a) for a in i.args]
         if i.op in ("outer", "sum_rows"):
-            return f"sum {i.matrix} += " + (f"{args[0]}ᵀ {args[1]}" if i.op == "outer" else args[0])
+            return f"sum {i.matrix} += " + ("ᵀ " if i.op == "outer" else " * ").join(args)
         assert i.out is not None
         out = f"{self.operand(i.out)} ="
         if i.op == "linear":

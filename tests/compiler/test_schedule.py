@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from torch import nn
@@ -172,4 +174,25 @@ def test_what_is_cheap_stays_where_its_operands_are_at_hand() -> None:
     assert ops(forward.phases[1]).count("inv_std") == 2  # those of the state's product and of c
     windows = [b.width for b in forward.buffers if b.kind == Kind.WINDOW]
     assert windows == [16]  # the input's part of the gates alone waits for the loop
-    assert ops(backward.phases[1]) == ["mul", "mul", "normalize_grad", "linear"]
+    assert ops(backward.phases[1]) == ["mul", "normalize_grad", "linear"]
+
+
+def test_a_sum_of_products_keeps_no_product() -> None:
+    _, backward = passes(LayerNormLSTMCell(3, 4))
+    sums = [i for i in backward.phases[-1].instructions if i.op == "sum_rows"]
+    assert sorted(len(i.args) for i in sums) == [1, 1, 1, 2, 2, 2]  # biases; gains
+    windows = [b.width for b in backward.buffers if b.kind == Kind.WINDOW]
+    assert sorted(windows) == [4, 16, 16, 16]  # three norms' gradients, the sum of two of them
+
+
+@pytest.mark.parametrize("size", [4, 20, 64])
+def test_what_is_kept_starts_on_lines_of_its_own(size: int) -> None:
+    """Narrow values (a standard deviation) after wide ones, without a hole or an overlap."""
+    compiled = made(LayerNormLSTMCell(3, size))
+    streams = compiled.programs(all_needs(compiled), False).streams
+    wide = [start for start, width in streams.kept_columns if width >= 16]
+    assert all(start % 16 == 0 for start in wide)
+    ends = sorted((start, start + width) for start, width in streams.kept_columns)
+    assert all(end <= start for (_, end), (start, _) in itertools.pairwise(ends))
+    assert ends[-1][1] <= streams.kept_width
+    assert streams.kept_width % 16 == 0 or size == 4  # a tiny cell pays for no hole

@@ -197,7 +197,7 @@ class Interpreter:
         if instruction.op == "outer":
             self.memory.accumulators[instruction.matrix] += np.outer(*args)
         elif instruction.op == "sum_rows":
-            self.memory.accumulators[instruction.matrix][0] += args[0]
+            self.memory.accumulators[instruction.matrix][0] += np.prod(args, axis=0)
         else:
             o = instruction.out
             assert o is not None

@@ -405,7 +405,7 @@ def test_lean_keeps_a_few_per_cent_of_what_fast_keeps(name: str) -> None:
         kept_bytes(lambda run=run: run(cell, x, offsets, state)[0], tensors)
         for run in (choose.run, slim)
     )
-    assert fast > 14_000 * 224 * 4
+    assert fast >= 14_000 * 224 * 4
     assert slim_ < 0.03 * fast
 
 
@@ -420,7 +420,7 @@ def test_the_peak_of_a_training_step_stays_where_it_was_promised(memory, counted
         output.backward(torch.ones_like(output))
         peaks[kept] = counted.most - 2 * output.nbytes  # the output, and the gradient of x
         del output
-    assert peaks["fast"] > 48_000 * 224 * 4
+    assert peaks["fast"] >= 48_000 * 224 * 4
     assert peaks[memory] < (0.1 * peaks["fast"] if memory == "lean" else memory)
 
 

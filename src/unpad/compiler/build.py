@@ -11,7 +11,6 @@ import math
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import accumulate
 from typing import TypeGuard
 
 import torch
@@ -31,8 +30,8 @@ from unpad.compiler.trace import Leaf, Refused, Trace, find_leaves, line_of, rec
 # known by its size. Those that divide a size of the cell are left out.
 PRIMES = (13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97)
 
-# Columns that nothing uses, so that rows do not lie a power of two apart, in the same cache sets.
-_PADDING = 16
+# Numbers of a cache line (of float32): a vector that lies over two lines costs two accesses.
+_LINE = 16
 
 _events: Counter[str] = Counter()
 
@@ -65,13 +64,40 @@ class Streams:
     forward_widths: tuple[int, ...]
     backward_widths: tuple[int, ...]
     kept_widths: tuple[int, ...]
-    kept_width: int
 
     @cached_property
     def kept_columns(self) -> tuple[tuple[int, int], ...]:
-        """(first, width) of each saved value and history in the tensor of them all."""
-        widths = self.kept_widths[:-1]
-        return tuple(zip(accumulate(widths, initial=0), widths, strict=False))
+        """(first, width) of each saved value and history in the one tensor of them.
+
+        Wide ones come first, on lines of their own.
+        """
+        return tuple(zip(self._kept_starts, self.kept_widths, strict=False))
+
+    @cached_property
+    def kept_width(self) -> int:
+        """Columns of that tensor; its rows are lines, but no power of two apart, where they would
+        fall into the same cache sets.
+        """
+        width = self._kept_starts[-1]
+        if all(w < _LINE for w in self.kept_widths):
+            return width
+        width = _lines(width)
+        return width if width % (8 * _LINE) else width + _LINE
+
+    @cached_property
+    def _kept_starts(self) -> list[int]:
+        """The first column of each, and the end of all."""
+        starts, end = [0] * len(self.kept_widths), 0
+        for narrow in (False, True):
+            for i, width in enumerate(self.kept_widths):
+                if (width < _LINE) == narrow:
+                    starts[i] = end
+                    end += width if narrow else _lines(width)
+        return [*starts, end]
+
+
+def _lines(width: int) -> int:
+    return -(-width // _LINE) * _LINE
 
 
 @dataclass(frozen=True)
@@ -257,8 +283,7 @@ class Compiled:
             grad_x=common + len(tail),
             forward_widths=(*widths, *tail),
             backward_widths=(*widths, *tail, step.x_width),
-            kept_widths=(*kept_widths, _PADDING),
-            kept_width=sum(kept_widths) + _PADDING * bool(kept_widths),
+            kept_widths=tuple(kept_widths),
         )
 
     def leaf_tensors(self) -> list[Tensor | None]:

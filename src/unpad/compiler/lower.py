@@ -101,7 +101,8 @@ class Once:
 
 def _filled(arg: Any, values: dict[int, Any]) -> Any:
     """An argument with its references replaced. (A function within `run` that calls itself would be
-    a cycle, and keep every run's tensors until the garbage collector comes.)"""
+    a cycle, and keep every run's tensors until the garbage collector comes.)
+    """
     if isinstance(arg, OnceRef):
         return values[arg.number]
     return [_filled(a, values) for a in arg] if isinstance(arg, list) else arg

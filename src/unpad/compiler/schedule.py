@@ -239,9 +239,8 @@ class _Layout:
             for arg in self.arguments(number):
                 self.readers[self.base(arg)[0]].add(self.position[number])
         for _, left, grad in self.work.sums:
-            for number in (left, grad):
-                if number is not None:
-                    self.readers[self.base(number)[0]].add(REDUCE)
+            for number in self.summed(left, grad):
+                self.readers[self.base(number)[0]].add(REDUCE)
         for number, _ in self.work.writes:
             self.readers[self.base(number)[0]].add(self.position[number])
         for i, recurrence in enumerate(self.work.recurrences):
@@ -254,6 +253,12 @@ class _Layout:
             return args
         inner, other = self.fused[number]
         return (*self.graph[inner].args, other)
+
+    def summed(self, left: int | None, grad: int) -> tuple[int, ...]:
+        """The operands of a sum over time after fusion."""
+        if left is not None:
+            return left, grad
+        return self.graph[grad].args if grad in self.skipped else (grad,)
 
     def assign(self) -> None:
         """A place for every node that is computed; consumers first, so that parts of a concat can
@@ -336,7 +341,9 @@ class _Layout:
 
 
 def _fuse(layout: _Layout) -> None:
-    """add(linear, z) becomes one product that starts from z; add(mul, z) one multiply-add."""
+    """add(linear, z) becomes one product that starts from z; add(mul, z) one multiply-add; a sum
+    over time of mul one of products, where that keeps no operand for it alone.
+    """
     work, graph = layout.work, layout.graph
     uses = _use_counts(layout)
 
@@ -356,6 +363,14 @@ def _fuse(layout: _Layout) -> None:
                 layout.fused[number] = (inner, other)
                 layout.skipped.add(inner)
                 break
+    summed = {layout.base(n)[0] for _, *pair in work.sums for n in pair if n is not None}
+    for _, left, grad in work.sums:
+        args = graph[grad].args
+        if left is not None or not fits("mul", grad, grad) or grad in work.reads:
+            continue
+        same = all(graph[a].width == graph[grad].width for a in args)
+        if same and all(layout.base(a)[0] in work.reads.keys() | summed for a in args):
+            layout.skipped.add(grad)
 
 
 def _use_counts(layout: _Layout) -> Counter[int]:
@@ -392,7 +407,7 @@ class _Emitter:
             if source != target:
                 self.code[position].append(Instruction("copy", target, (source,)))
         for index, left, grad in work.sums:
-            args = [layout.operand(n, REDUCE) for n in (left, grad) if n is not None]
+            args = [layout.operand(n, REDUCE) for n in layout.summed(left, grad)]
             name = "outer" if left is not None else "sum_rows"
             self.code[REDUCE].append(Instruction(name, None, tuple(args), matrix=index))
         for state, window in layout.late_states.items():

@@ -203,4 +203,5 @@ class _Run:
         if instruction.op == "outer":
             target += args[0].T @ args[1]
         else:
-            target += args[0].sum(0, keepdim=True)
+            product = args[0] * args[1] if len(args) > 1 else args[0]
+            target += product.sum(0, keepdim=True)
