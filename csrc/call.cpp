@@ -50,7 +50,6 @@ Call read_frame(const Program& p, const int64_t* frame, int64_t size) {
     check_offsets(call.batch);
     need(frame[5] < 0 || frame[5] == call.batch.tokens(),
          "the last offset is not the number of rows of the streams");
-    const bool empty = call.batch.size == 0;
     FrameReader r(frame + head, call.batch.tokens());
     for (int64_t i = 0; i < p.n_streams; ++i) {
         char* data = r.rows();
@@ -64,8 +63,8 @@ Call read_frame(const Program& p, const int64_t* frame, int64_t size) {
     }
     for (size_t i = 0; i < p.accumulators.size(); ++i)
         call.accumulators.push_back(r.pointer(false));
-    for (int64_t i = 0; i < n_states; ++i) call.initial.push_back(r.pointer(empty));
-    for (int64_t i = 0; i < n_states; ++i) call.final.push_back(r.pointer(empty));
+    for (int64_t i = 0; i < n_states; ++i) call.initial.push_back(r.pointer(true));
+    for (int64_t i = 0; i < n_states; ++i) call.final.push_back(r.pointer(true));
     return call;
 }
 

@@ -4,6 +4,7 @@
 // layout).
 
 #include <cstdint>
+#include <cstring>
 
 #include "plan.h"
 #include "program.h"
@@ -28,7 +29,15 @@ struct Call {
     std::vector<char*> shared;
     std::vector<MatrixPointer> matrices;
     std::vector<char*> accumulators;
-    std::vector<char*> initial, final;  // by state, [B, width]
+    std::vector<char*> initial, final;  // by state, [B, width] or null
+
+    void copy_initial(size_t state, int64_t sequence, int64_t bytes, void* to) const {
+        const size_t n = static_cast<size_t>(bytes);
+        if (initial[state] == nullptr)
+            std::memset(to, 0, n);
+        else
+            std::memcpy(to, initial[state] + sequence * bytes, n);
+    }
 };
 
 // Throws ProgramError where the frame does not fit the program.

@@ -34,8 +34,9 @@ void unpad_program_destroy(unpad_program* program);
      shared       for each: address of [width], in
      matrices     for each [K, N]: address, in; numbers from row to row, from column to column
      accumulators for each [rows, cols]: address, contiguous, out: overwritten with the sum
-     initial      for each state: address of [B, width], contiguous, in
-     final        for each state: address of [B, width], contiguous, out; aliases no other memory
+     initial      for each state: address of [B, width], contiguous, in; null: zeros
+     final        for each state: address of [B, width], contiguous, out; aliases no other memory;
+                  null: nobody wants it
 
    Addresses of memory with T (B) rows may be null where T (B) is 0. A sequence of length 0 has its
    initial state as its final state. The engine trusts addresses and strides; it cannot check them.

@@ -18,9 +18,8 @@ void copy_states_of_empty(const Program& p, const Call& call) {
     for (size_t k = 0; k < p.states.size(); ++k) {
         const int64_t bytes = p.states[k].width * (call.wide ? 8 : 4);
         for (int64_t b = 0; b < call.batch.size; ++b) {
-            if (call.batch.length(b) > 0) continue;
-            std::memcpy(call.final[k] + b * bytes, call.initial[k] + b * bytes,
-                        static_cast<size_t>(bytes));
+            if (call.batch.length(b) > 0 || call.final[k] == nullptr) continue;
+            call.copy_initial(k, b, bytes, call.final[k] + b * bytes);
         }
     }
 }

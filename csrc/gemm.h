@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "kernels.h"
+#include "transpose.h"
 #include "vec.h"
 
 namespace unpad {
@@ -151,32 +152,38 @@ UNPAD_FLAT void linear_tile(const LinearRows<T>& l, int64_t r, int64_t panel) {
     });
 }
 
-// All panels for `rows` rows in tiles of MR and MR - 1 rows: the even split (16 = 6 + 5 + 5).
+// NP panels for `rows` rows in tiles of MR and MR - 1 rows: the even split (16 = 6 + 5 + 5).
+template <class T, int MR, int NP>
+void linear_strip(const LinearRows<T>& l, int64_t rows, int64_t panel) {
+    const int64_t tiles = (rows + MR - 1) / MR;
+    const int64_t full = rows - tiles * (MR - 1);  // tiles of MR rows; the others have one less
+    int64_t r = 0, t = 0;
+    for (; t < full; ++t, r += MR) linear_tile<T, MR, NP>(l, r, panel);
+    if constexpr (MR > 1) {
+        for (; t < tiles; ++t, r += MR - 1) linear_tile<T, MR - 1, NP>(l, r, panel);
+    }
+}
+
+// The last n panels at once: in a tile of one alone, a row would wait for its own additions.
+template <class T, int MR, int NP = kPanelsFor<MR> - 1>
+inline void linear_rest(const LinearRows<T>& l, int64_t rows, int64_t panel, int64_t n) {
+    if constexpr (NP > 0) {
+        if (n == NP) return linear_strip<T, MR, NP>(l, rows, panel);
+        linear_rest<T, MR, NP - 1>(l, rows, panel, n);
+    }
+}
+
 template <class T, int MR>
 void linear_panels(LinearRows<T>& l, int64_t rows) {
     constexpr int wide = kPanelsFor<MR>;
     const int64_t panels = (l.cols + kPanel<T> - 1) / kPanel<T>;
-    const int64_t tiles = (rows + MR - 1) / MR;
-    const int64_t full = rows - tiles * (MR - 1);  // tiles of MR rows; the others have one less
     if (l.ahead != nullptr) {
-        const int64_t all = (panels + wide - 1) / wide * tiles;
+        const int64_t all = (panels + wide - 1) / wide * ((rows + MR - 1) / MR);
         l.ahead_per_tile = (l.ahead->left() + all - 1) / all;
     }
     int64_t panel = 0;
-    for (; panel + wide <= panels; panel += wide) {
-        int64_t r = 0, t = 0;
-        for (; t < full; ++t, r += MR) linear_tile<T, MR, wide>(l, r, panel);
-        if constexpr (MR > 1) {
-            for (; t < tiles; ++t, r += MR - 1) linear_tile<T, MR - 1, wide>(l, r, panel);
-        }
-    }
-    for (; panel < panels; ++panel) {
-        int64_t r = 0, t = 0;
-        for (; t < full; ++t, r += MR) linear_tile<T, MR, 1>(l, r, panel);
-        if constexpr (MR > 1) {
-            for (; t < tiles; ++t, r += MR - 1) linear_tile<T, MR - 1, 1>(l, r, panel);
-        }
-    }
+    for (; panel + wide <= panels; panel += wide) linear_strip<T, MR, wide>(l, rows, panel);
+    linear_rest<T, MR>(l, rows, panel, panels - panel);
 }
 
 template <class T, int MR = kTileRows>
@@ -236,45 +243,35 @@ void pack_rows(const T* from, int64_t stride, int64_t rows, T* to) {
     }
 }
 
-// The same of a matrix whose columns lie side by side: to[k][j] = from[j * stride][k], block by
-// block; returns how many k are done.
-template <class T>
-int64_t pack_columns(const T* from, int64_t stride, int64_t rows, T* to) {
-    using V = typename Lanes<T>::Vec;
-    constexpr int lanes = kLanes<T>;
-    int64_t k = 0;
-    for (; k + lanes <= rows; k += lanes) {
-        for (int v = 0; v < 2; ++v) {
-            V block[lanes];
-            for (int j = 0; j < lanes; ++j) block[j] = load(from + (v * lanes + j) * stride + k);
-            transpose<V, typename Lanes<T>::Int>(block);
-            for (int j = 0; j < lanes; ++j) store(to + (k + j) * kPanel<T> + v * lanes, block[j]);
-        }
-    }
-    return k;
-}
-
 template <class T>
 void pack(const T* m, int64_t stride_row, int64_t stride_col, int64_t rows, int64_t cols,
           int64_t first, int64_t last, T* out) {
-    constexpr int width = kPanel<T>;
+    constexpr int width = kPanel<T>, lanes = kLanes<T>;
+    constexpr int64_t block = 32;  // rows of a transposed matrix whose lines stay in cache
     for (int64_t panel = first; panel < last; ++panel) {
         const int64_t column = panel * width;
         const int64_t n = std::min<int64_t>(width, cols - column);
         const T* from = m + column * stride_col;
         T* to = out + panel * rows * width;
-        int64_t done = 0;
+        int64_t top = 0;
         if (n < width) {
             std::fill_n(to, rows * width, T(0));
         } else if (stride_col == 1) {
             pack_rows(from, stride_row, rows, to);
             continue;
         } else if (stride_row == 1) {
-            done = pack_columns(from, stride_col, rows, to);
+            for (; top + lanes <= rows; top += lanes) {
+                for (int v = 0; v < width; v += lanes) {
+                    transpose(from + v * stride_col + top, stride_col, to + top * width + v, width);
+                }
+            }
         }
-        for (int64_t j = 0; j < n; ++j) {
-            for (int64_t k = done; k < rows; ++k) {
-                to[k * width + j] = from[k * stride_row + j * stride_col];
+        for (; top < rows; top += block) {
+            const int64_t end = std::min(top + block, rows);
+            for (int64_t j = 0; j < n; ++j) {
+                for (int64_t k = top; k < end; ++k) {
+                    to[k * width + j] = from[k * stride_row + j * stride_col];
+                }
             }
         }
     }

@@ -226,40 +226,6 @@ inline VecF max_keep(VecF a, VecF b) {
 
 #endif
 
-// Row i of [lanes][lanes] becomes lane i of every row. Each round deals the rows out like cards:
-// row i and row i + lanes / 2, lane by lane, become rows 2 i and 2 i + 1.
-#if defined(__GNUC__) && !defined(__clang__)
-template <class V, class I>
-inline void transpose(V* rows) {
-    constexpr int n = static_cast<int>(sizeof(V) / sizeof(rows[0][0]));
-    I low, high;
-    for (int i = 0; i < n; ++i) {
-        low[i] = i / 2 + i % 2 * n;
-        high[i] = n / 2 + low[i];
-    }
-    for (int round = 1; round < n; round *= 2) {
-        V dealt[n];
-        for (int i = 0; i < n / 2; ++i) {
-            dealt[2 * i] = __builtin_shuffle(rows[i], rows[i + n / 2], low);
-            dealt[2 * i + 1] = __builtin_shuffle(rows[i], rows[i + n / 2], high);
-        }
-        for (int i = 0; i < n; ++i) rows[i] = dealt[i];
-    }
-}
-#else
-template <class V, class I>
-inline void transpose(V* rows) {
-    constexpr int n = static_cast<int>(sizeof(V) / sizeof(rows[0][0]));
-    for (int i = 0; i < n; ++i) {
-        for (int j = 0; j < i; ++j) {
-            const auto kept = rows[i][j];
-            rows[i][j] = rows[j][i];
-            rows[j][i] = kept;
-        }
-    }
-}
-#endif
-
 // Modes of `rounded`.
 inline constexpr int kNearestEven = 0, kFloor = 1, kCeil = 2, kTruncate = 3;
 

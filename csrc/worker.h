@@ -101,9 +101,11 @@ class Worker {
                                                            : 0;
             buffers_.push_back(bump.take<T>(rows * padded(b.width)));
         }
-        for (const State& state : p_.states) {
-            slot_states_.push_back(
-                state.stream < 0 ? bump.take<T>(2 * n_slots_ * padded(state.width)) : nullptr);
+        for (size_t k = 0; k < p_.states.size(); ++k) {
+            const State& state = p_.states[k];
+            const bool here = state.stream < 0 || s_.call.final[k] == nullptr;
+            slot_states_.push_back(here ? bump.take<T>(2 * n_slots_ * padded(state.width))
+                                        : nullptr);
             next_.push_back(bump.take<int64_t>(window));
         }
         for (size_t i = 0; i < p_.accumulators.size(); ++i) {
@@ -254,7 +256,7 @@ class Worker {
     }
 
     // NEXT(k) of every row of the window: the row of the next token in the state's history, the
-    // other half of the slot buffer, or the final state.
+    // other half of the slot buffer (also where nobody wants the final state), or the final state.
     void address_next() {
         const int64_t size = sizeof(T);
         for (size_t k = 0; k < p_.states.size(); ++k) {
@@ -266,9 +268,9 @@ class Worker {
                 const int64_t end = window_.step_begin[static_cast<size_t>(s) + 1];
                 const int64_t half = (window_.first_step + s + 1) % 2 * n_slots_;
                 for (int64_t w = begin; w < end; ++w) {
-                    if (window_.last[w]) {
+                    if (window_.last[w] && final != 0) {
                         next_[k][w] = final + window_.sequence[w] * width;
-                    } else if (state.stream < 0) {
+                    } else if (state.stream < 0 || window_.last[w]) {
                         next_[k][w] = reinterpret_cast<intptr_t>(
                             slot_states_[k] + (half + w - begin) * padded(state.width));
                     } else {
@@ -352,15 +354,13 @@ class Worker {
     void begin_sequence(const Start& start, int64_t step, const std::vector<int>& states) {
         for (int k : states) {
             const State& state = p_.states[static_cast<size_t>(k)];
-            const size_t bytes = static_cast<size_t>(state.width) * sizeof(T);
-            const char* from = s_.call.initial[static_cast<size_t>(k)] +
-                               start.sequence * static_cast<int64_t>(bytes);
             void* to =
                 state.stream < 0
                     ? static_cast<void*>(slot_states_[static_cast<size_t>(k)] +
                                          (step % 2 * n_slots_ + start.slot) * padded(state.width))
                     : reinterpret_cast<void*>(history_row(state, window_.token[start.row]));
-            std::memcpy(to, from, bytes);
+            s_.call.copy_initial(static_cast<size_t>(k), start.sequence,
+                                 state.width * static_cast<int64_t>(sizeof(T)), to);
         }
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import torch
@@ -162,6 +163,9 @@ def _once_lines(once: Once, compiled: Compiled) -> list[str]:
 def _expression(ref: OnceRef, once: Once, compiled: Compiled) -> str:
     if ref.number < once.leaves:
         return compiled.leaves[ref.number].attribute or f"captured tensor {ref.number}"
+    if ref in once.sums:
+        terms = [_expression(term, once, compiled) for term in once.sums[ref]]
+        return functools.reduce(lambda a, b: f"add({a}, {b})", terms)
     for function, args, _, results in once.calls:
         if ref.number in results:
             given = [_expression(a, once, compiled) for a in once_refs(args)]
@@ -177,7 +181,6 @@ class _Names:
         self, compiled: Compiled, programs: Programs, scheduled: Scheduled, direction: str
     ) -> None:
         self.scheduled, self.program = scheduled, scheduled.program
-        self.flipped = compiled.step.flipped
         streams = programs.streams
         names = {0: "x", streams.output: "output" if direction == "forward" else "d output"}
         names |= {1 + i: f"noise{i}" for i in range(streams.noises)}
@@ -217,8 +220,8 @@ class _Names:
         assert i.out is not None
         out = f"{self.operand(i.out)} ="
         if i.op == "linear":
-            number, flipped = self.scheduled.matrices[i.matrix]
-            product = f"{args[0]} · W{number}{'ᵀ' if flipped != (number in self.flipped) else ''}"
+            number, flipped = self.scheduled.matrices[i.matrix][0], self.scheduled.flipped[i.matrix]
+            product = f"{args[0]} · W{number}{'ᵀ' if flipped else ''}"
             return f"{out} {product}" + (f" + {args[1]}" if len(args) > 1 else "")
         if i.op in _SIGNS:
             return f"{out} {args[0]} {_SIGNS[i.op]} {args[1]}"

@@ -96,7 +96,8 @@ def test_a_simplified_step_is_the_step(number: int, monkeypatch: pytest.MonkeyPa
     for simplify in (build.simplify, lambda step, once: (step, once)):
         monkeypatch.setattr(build, "simplify", simplify)
         made = compiled(cell)
-        matrices, shared = made.once.run([t for t in made.leaf_tensors() if t is not None])
+        matrices, terms = made.once.run([t for t in made.leaf_tensors() if t is not None])
+        shared = made.once.vectors(terms)
         torch.manual_seed(number)
         graph, step = made.step.graph, made.step
         x = torch.randn(6, step.x_width, dtype=torch.float64)

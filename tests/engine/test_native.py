@@ -13,11 +13,13 @@ from engine.native_passes import (
     assert_like_reference,
     columns,
     memory_for,
+    offsets_of,
     op,
 )
 from engine.pass_reference import ELEMENTWISE
 from unpad.compiler.program import Operand, Pass
 from unpad.engine import native_engine
+from unpad.engine.torch_engine import Frame, run_pass
 
 native = pytest.mark.skipif(
     not native_engine.available(), reason=native_engine.unavailable_reason()
@@ -142,6 +144,20 @@ def test_linear_and_its_gradients(k: int, n: int, dtype: torch.dtype) -> None:
     assert_like_reference(b.build(), LENGTHS, dtype)
 
 
+@pytest.mark.parametrize("rows", [1, 2, 3, 5])
+@pytest.mark.parametrize("n", [16, 32, 60, 96, 200])
+def test_a_product_of_few_rows(rows: int, n: int) -> None:
+    b = Builder()
+    x, y, dx = b.stream(130), b.stream(n), b.stream(130)
+    b.phase(
+        BULK,
+        op("linear", y, x, b.shared(n), matrix=b.matrix(130, n)),
+        op("linear", dx, y, matrix=b.matrix(n, 130)),
+    )
+    for dtype in DTYPES:
+        assert_like_reference(b.build(), [rows], dtype)
+
+
 @pytest.mark.parametrize("start", ["none", "constant", "itself", "window"])
 def test_where_a_product_starts(start: str) -> None:
     b = Builder()
@@ -191,6 +207,38 @@ def test_a_loop_over(batch: str, history: bool, reverse: bool, threads: int) -> 
         assert_like_reference(
             pass_, BATCHES[batch], dtype, memory=memory, reverse=reverse, threads=threads
         )
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("history", [False, True])
+@pytest.mark.parametrize("engine", ["native", "torch"])
+def test_without_states_the_first_is_zero_and_the_last_nobodys(
+    engine: str, history: bool, threads: int
+) -> None:
+    pass_, lengths = decaying_sum(5, history), BATCHES["many"]
+    results: list[list[torch.Tensor]] = []
+    torch.set_num_threads(threads)
+    for given in (True, False):
+        torch.manual_seed(0)
+        memory = memory_for(pass_, lengths, torch.float64, scale=0.5)
+        zeros = [t.zero_() for t in memory.initial]
+        frame = Frame(
+            offsets=offsets_of(lengths),
+            direction=1,
+            streams=memory.streams,
+            shared=memory.shared,
+            matrices=memory.matrices,
+            accumulators=memory.accumulators,
+            initial=zeros if given else [None],
+            final=memory.final if given else [None],
+            flipped=(False,),
+        )
+        if engine == "native":
+            native_engine.NativePass(pass_).run_frame(frame)
+        else:
+            run_pass(pass_, frame)
+        results.append([*memory.streams, *memory.accumulators])
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
 
 
 @pytest.mark.parametrize("threads", [1, 2])

@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import accumulate, pairwise
 from typing import TypeGuard
 
 import torch
@@ -102,10 +103,17 @@ def _lines(width: int) -> int:
 
 @dataclass(frozen=True)
 class Backward:
-    """``accumulated``: which gradients the accumulators hold; matrices come first."""
+    """A backward pass, and what its accumulators hold.
+
+    Attributes:
+        shapes: of the accumulators as gradients: [K, N] as stored, or [n].
+        places: for each matrix and each term of a vector the accumulator that is its gradient; -1
+            where that is zero, None where it is not wanted.
+    """
 
     scheduled: Scheduled
-    accumulated: tuple[int, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    places: tuple[int | None, ...]
 
 
 @dataclass
@@ -152,8 +160,8 @@ class Programs:
             grad_x = graph.fill(0.0, step.x_width) if adjoint.x is None else adjoint.x
             writes.append((grad_x, streams.grad_x))
         matrices = len(step.matrices)
-        found = [s.flipped() if s.index in step.flipped else s for s in adjoint.matrix_sums]
-        sums = [(s.index, s.left, s.grad) for s in found]
+        products = [s.flipped() if s.index in step.flipped else s for s in adjoint.matrix_sums]
+        sums = [(s.index, s.left, s.grad) for s in products]
         sums += [(matrices + s.index, None, s.grad) for s in adjoint.shared_sums]
         accumulated = tuple(sorted({index for index, _, _ in sums}))
         shapes = self.compiled.accumulators()
@@ -166,10 +174,19 @@ class Programs:
                 sums=[(accumulated.index(i), left, grad) for i, left, grad in sums],
                 accumulators=tuple(shapes[i] for i in accumulated),
                 matrix_shapes=step.matrices,
+                flipped=step.flipped,
                 stream_widths=streams.backward_widths,
             )
         )
-        return Backward(scheduled, accumulated)
+        wanted = (*needs.matrices, *needs.shared)
+        found = [accumulated.index(i) if i in accumulated else -1 for i in range(len(wanted))]
+        places = [place if wants else None for place, wants in zip(found, wanted, strict=True)]
+        terms = zip(places[matrices:], self.compiled.once.term_counts, strict=True)
+        return Backward(
+            scheduled,
+            tuple(shapes[i] if i < matrices else shapes[i][1:] for i in accumulated),
+            (*places[:matrices], *(place for place, count in terms for _ in range(count))),
+        )
 
 
 @dataclass
@@ -186,22 +203,32 @@ class Compiled:
     output_dtype: torch.dtype
     forward_nodes: int
     _programs: dict[tuple[Needs, bool], Programs] = field(default_factory=dict)
-    _needs: dict[tuple[tuple[bool, ...], bool], Needs] = field(default_factory=dict)
+    _wanted: dict[tuple[tuple[bool, ...], bool], Programs] = field(default_factory=dict)
 
-    def needs(self, flags: tuple[bool, ...] | None, return_states: bool = False) -> Needs:
-        """The gradients wanted of x, states, matrices and shared vectors in a row; None: none."""
-        states, matrices = len(self.step.states), len(self.step.matrices)
-        if flags is None:
-            flags = (False,) * (1 + states + matrices + len(self.step.shared_widths))
-        found = self._needs.get((flags, return_states))
+    @cached_property
+    def all_floating(self) -> bool:
+        """Whether no state holds whole numbers."""
+        return all(self.floating)
+
+    def needs(self, flags: tuple[bool, ...] | None = None) -> Needs:
+        """The gradients wanted of x, states, matrices and terms of vectors in a row; None: none."""
+        states = 1 + len(self.step.states)
+        vectors = states + len(self.step.matrices)
+        flags = flags or (False,) * (vectors + sum(self.once.term_counts))
+        ends = list(accumulate(self.once.term_counts, initial=vectors))
+        return Needs(
+            x=flags[0],
+            states=flags[1:states],
+            matrices=flags[states:vectors],
+            shared=tuple(any(flags[begin:end]) for begin, end in pairwise(ends)),
+        )
+
+    def wanted(self, flags: tuple[bool, ...], return_states: bool) -> Programs:
+        """`programs` for these flags, found at a glance."""
+        found = self._wanted.get((flags, return_states))
         if found is None:
-            found = self._needs[flags, return_states] = Needs(
-                x=flags[0],
-                states=flags[1 : 1 + states],
-                matrices=flags[1 + states : 1 + states + matrices],
-                shared=flags[1 + states + matrices :],
-                from_states=(return_states,) * states,
-            )
+            needs = replace(self.needs(flags), from_states=(return_states,) * len(self.step.states))
+            found = self._wanted[flags, return_states] = self.programs(needs, return_states)
         return found
 
     def accumulators(self) -> tuple[tuple[int, int], ...]:
@@ -253,6 +280,7 @@ class Compiled:
                 sums=[],
                 accumulators=(),
                 matrix_shapes=step.matrices,
+                flipped=step.flipped,
                 stream_widths=streams.forward_widths,
             )
         )
@@ -296,10 +324,10 @@ class Compiled:
 
     def fits(self, tensors: list[Tensor | None]) -> TypeGuard[list[Tensor]]:
         """Whether the captured tensors still have the shapes and dtypes that were traced."""
-        pairs = zip(tensors, self.leaf_shapes, strict=True)
-        return all(
-            t is not None and t.shape == shape and t.dtype is dtype for t, (shape, dtype) in pairs
-        )
+        for t, (shape, dtype) in zip(tensors, self.leaf_shapes, strict=True):
+            if t is None or t.shape != shape or t.dtype is not dtype:
+                return False
+        return True
 
 
 def compile_cell(cell: nn.Module, x: Tensor, state: nest.Nest) -> Compiled:

@@ -12,8 +12,9 @@ would mix rows is refused.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
@@ -76,6 +77,9 @@ class Once:
     count: int = 0
     matrices: list[OnceRef] = field(default_factory=list)
     shared: list[OnceRef] = field(default_factory=list)
+    # Shared vectors that are the sum of others, by their reference: `engine.autograd` adds the
+    # terms up and gives each the gradient of the sum, for less than autograd's own node would cost.
+    sums: dict[OnceRef, tuple[OnceRef, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.count = self.leaves
@@ -86,9 +90,32 @@ class Once:
         self.count += 1
         return OnceRef(self.count - 1)
 
+    def sum(self, *terms: OnceRef) -> OnceRef:
+        """Name the sum of vectors of one width."""
+        self.count += 1
+        ref = OnceRef(self.count - 1)
+        self.sums[ref] = tuple(t for term in terms for t in self.terms(term))
+        return ref
+
+    def terms(self, ref: OnceRef) -> tuple[OnceRef, ...]:
+        """The vectors that are added up to this one; itself alone where it is no sum."""
+        return self.sums.get(ref, (ref,))
+
+    def added(self, ref: OnceRef) -> OnceRef:
+        """The same vector as something that other calls can take."""
+        first, *rest = self.terms(ref)
+        for term in rest:
+            first = self.call(torch.add, first, term)
+        return first
+
+    @cached_property
+    def term_counts(self) -> tuple[int, ...]:
+        """How many terms each shared vector has."""
+        return tuple(len(self.terms(ref)) for ref in self.shared)
+
     def run(self, leaves: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-        """(matrices [K, N], shared vectors [n]) of the program, from the current leaves."""
-        values: dict[int, Any] = dict(enumerate(leaves))
+        """(matrices [K, N], terms [n] of the shared vectors), from the current leaves."""
+        values: Any = dict(enumerate(leaves)) if self.calls else leaves
         for function, args, kwargs, results in self.calls:
             given = {k: _filled(v, values) for k, v in kwargs.items()} if kwargs else {}
             out = function(*[_filled(a, values) for a in args], **given)
@@ -96,7 +123,25 @@ class Once:
                 values[results[0]] = out
             else:
                 values.update(zip(results, out, strict=True))
-        return [values[r.number] for r in self.matrices], [values[r.number] for r in self.shared]
+        matrices, terms = self._numbers
+        return [values[number] for number in matrices], [values[number] for number in terms]
+
+    @cached_property
+    def _numbers(self) -> tuple[list[int], list[int]]:
+        terms = [term.number for ref in self.shared for term in self.terms(ref)]
+        return [ref.number for ref in self.matrices], terms
+
+    def vectors(self, terms: Sequence[Tensor]) -> list[Tensor]:
+        """The shared vectors [n], contiguous, from their terms."""
+        found: list[Tensor] = []
+        start = 0
+        for count in self.term_counts:
+            total = terms[start]
+            for term in terms[start + 1 : start + count]:
+                total = total + term
+            found.append(total.contiguous())
+            start += count
+        return found
 
 
 def _filled(arg: Any, values: dict[int, Any]) -> Any:
@@ -366,7 +411,10 @@ class Lowering:
             shape = (size,)
         key = (value.ref.number, shape)
         if key not in self.shared_nodes:
-            ref = self.once.call(_vector, value.ref, shape, self.dtype)
+            ref = value.ref
+            leaf = self.trace.leaves[ref.number] if ref.number < self.once.leaves else None
+            if leaf is None or leaf.shape != shape or leaf.dtype is not self.dtype:
+                ref = self.once.call(_vector, ref, shape, self.dtype)
             self.shared_nodes[key] = self.graph.leaf(
                 "shared", math.prod(shape), len(self.once.shared)
             )
@@ -476,7 +524,7 @@ def _vector(tensor: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> Tenso
     if tensor.dtype is not dtype:
         tensor = tensor.to(dtype)
     if tensor.shape == shape:
-        return tensor.contiguous()
+        return tensor
     if tensor.numel() == math.prod(shape):
         return tensor.reshape(-1)
     return as_vector(tensor, shape, dtype)

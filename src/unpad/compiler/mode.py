@@ -14,6 +14,7 @@ from typing import Any, cast
 
 import numpy as np
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
 
 _OWN = frozenset(vars(nn.Module())) - {"training"}
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -44,13 +45,14 @@ class Glance:
 
     For modules of this package and of torch that hold plain values alone, which nothing but an
     assignment changes: the very objects are looked at. `still` may be False where the mode would
-    come out equal.
+    come out equal. No module of a glance that is still is parametrized.
     """
 
     def __init__(self, cell: nn.Module) -> None:
         modules = list(cell.modules())
         # What is kept of a cell that is not plain may lead back to it and keep it alive.
         plain = not _tied(cell) and all(map(_is_plain, modules))
+        plain = plain and not any(map(is_parametrized, modules))
         self._parts = [_Part(module) for module in modules] if plain else []
 
     def still(self) -> bool:

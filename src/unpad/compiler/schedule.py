@@ -52,15 +52,20 @@ class Work:
     accumulators: tuple[tuple[int, int], ...]
     matrix_shapes: list[tuple[int, int]]
     stream_widths: tuple[int, ...]
+    flipped: set[int]
 
 
 @dataclass(frozen=True, eq=False)
 class Scheduled:
-    """A pass, and which matrices (number, transposed) and shared vectors of the step it wants."""
+    """A pass, and which matrices (number, transposed) and shared vectors of the step it wants.
+
+    ``flipped``: which of these matrices it reads across, as they are stored.
+    """
 
     program: Pass
     matrices: tuple[tuple[int, bool], ...]
     shared: tuple[int, ...]
+    flipped: tuple[bool, ...]
 
 
 # -- where in time ---------------------------------------------------------------------------------
@@ -496,7 +501,8 @@ def schedule(work: Work) -> Scheduled:
         stream_widths=work.stream_widths,
     )
     matrices = tuple((m // 2, bool(m % 2)) for m in emitter.matrices)
-    return Scheduled(program, matrices, tuple(layout.shared))
+    across = tuple(transposed != (m in work.flipped) for m, transposed in matrices)
+    return Scheduled(program, matrices, tuple(layout.shared), across)
 
 
 def _phase_kind(position: int) -> PhaseKind:

@@ -210,10 +210,14 @@ def _is_product(graph: Graph, number: int) -> bool:
 def _shared_sum(new: _Rebuild, graph: Graph, shared: list[int]) -> int:
     if len(shared) == 1:
         return new.number[shared[0]]
-    total = new.once.shared[graph[shared[0]].index]
-    for term in shared[1:]:
-        total = new.once.call(torch.add, total, new.once.shared[graph[term].index])
-    return new.shared(total, max(graph[t].width for t in shared))
+    refs = [new.once.shared[graph[term].index] for term in shared]
+    widths = {graph[term].width for term in shared}
+    if len(widths) == 1:
+        return new.shared(new.once.sum(*refs), widths.pop())
+    total, *rest = map(new.once.added, refs)
+    for ref in rest:
+        total = new.once.call(torch.add, total, ref)
+    return new.shared(total, max(widths))
 
 
 def lift_sums(step: Step, once: Once) -> Step:
@@ -255,7 +259,7 @@ def _lift(step: Step, once: Once, rank: int) -> Step:
             for other in others:
                 _force(new, other, rewrite)
             if all(graph[o].op == "shared" for o in others):
-                refs = [once.shared[graph[o].index] for o in others]
+                refs = [once.added(once.shared[graph[o].index]) for o in others]
                 joined = new.shared(once.call(torch.cat, refs), graph[base].width)
             else:
                 joined = new.graph.concat(new.number[o] for o in others)
@@ -380,7 +384,9 @@ def _compact(step: Step, once: Once) -> tuple[Step, Once]:
     kept.matrices = [once.matrices[m] for m in matrices]
     compacted.flipped = _unflip(once, kept.matrices)
     kept.shared = [once.shared[s] for s in shared]
-    kept.calls = _needed_calls(once, [*kept.matrices, *kept.shared])
+    kept.sums = {ref: once.sums[ref] for ref in kept.shared if ref in once.sums}
+    terms = [term for ref in kept.shared for term in kept.terms(ref)]
+    kept.calls = _needed_calls(once, [*kept.matrices, *terms])
     return compacted, kept
 
 

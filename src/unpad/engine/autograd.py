@@ -7,15 +7,15 @@ operations on the step itself, so that autograd can go through it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from unpad.compiler.build import Backward, Compiled, Programs, Streams
-from unpad.compiler.differentiate import Needs
+from unpad.compiler.build import Compiled, Programs, Streams
 from unpad.compiler.ops import OPERATIONS
 from unpad.compiler.schedule import Scheduled
 from unpad.compiler.step import Step
@@ -26,7 +26,7 @@ RunPass = Callable[[Scheduled, Frame], None]
 Alloc = Callable[[int, int, Tensor], Tensor]
 
 
-@dataclass
+@dataclass(slots=True)
 class Call:
     """One run of a cell, with everything that is not a differentiable input."""
 
@@ -45,152 +45,137 @@ class Call:
 
 
 def run(
-    call: Call, x: Tensor, initial: list[Tensor], matrices: list[Tensor], shared: list[Tensor]
+    call: Call, x: Tensor, initial: list[Tensor], matrices: list[Tensor], terms: list[Tensor]
 ) -> list[Tensor]:
     """[output [T, O], final states [B, w]..., states at every token [T, w]...], differentiable."""
-    tensors = (x, *initial, *matrices, *shared)
-    if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
-        return list(_Function.apply(call, *tensors))  # type: ignore[no-untyped-call]
-    return _forward(call, call.compiled.needs(None, call.return_states), tensors)[0]
+    tensors = (x, *initial, *matrices, *terms)
+    if torch.is_grad_enabled() and any([t.requires_grad for t in tensors]):  # noqa: C419 - quicker
+        return list(_apply(call, *tensors))
+    return _forward(call, wanted(call, (False,) * len(tensors)), tensors)[0]
 
 
-def _needs(call: Call, flags: list[bool] | tuple[bool, ...]) -> Needs:
-    return call.compiled.needs(tuple(flags), call.return_states)
+def wanted(call: Call, flags: tuple[bool, ...]) -> Programs:
+    """The programs for the tensors of a run that want a gradient."""
+    return call.compiled.wanted(flags, call.return_states)
 
 
 def _forward(
-    call: Call, needs: Needs, tensors: tuple[Tensor, ...]
-) -> tuple[list[Tensor], Tensor, Programs]:
-    """(results, what to keep for the backward pass, programs)"""
-    step = call.compiled.step
-    programs = call.compiled.programs(needs, call.return_states)
-    x, initial, matrices, shared = _split(step, tensors)
-    streams, count = programs.streams, len(x)
+    call: Call, programs: Programs, tensors: Sequence[Tensor]
+) -> tuple[list[Tensor], Tensor | None]:
+    """(results, what to keep for the backward pass)"""
+    compiled, allocate, scheduled = call.compiled, call.allocate, programs.forward
+    x, initial, matrices, terms = split(compiled, tensors)
+    shared = compiled.once.vectors(terms)
+    streams, count, batch = programs.streams, x.shape[0], call.offsets.shape[0] - 1
     widths = streams.forward_widths
-    arena = call.allocate(count, streams.kept_width, x)
-    output = call.allocate(count, widths[streams.output], x)
-    states = [call.allocate(count, widths[s], x) for s in streams.states.values()]
-    final = [torch.empty_like(t) for t in initial]
+    kept = allocate(count, streams.kept_width, x) if streams.kept_width else None
+    output = allocate(count, widths[streams.output], x)
+    states = [allocate(count, widths[s], x) for s in streams.states.values()]
+    final = [x.new_empty(batch, width) for width in compiled.step.state_widths]
     frame = Frame(
         offsets=call.offsets,
         direction=call.direction,
-        streams=[x, *call.noises, *_kept(streams, arena), output, *states],
-        shared=[shared[i] for i in programs.forward.shared],
-        matrices=_matrices(step, matrices, programs.forward),
+        streams=[x, *call.noises, *_kept(streams, kept), output, *states],
+        shared=[shared[i] for i in scheduled.shared],
+        matrices=[matrices[m] for m, _ in scheduled.matrices],
+        flipped=scheduled.flipped,
         accumulators=[],
         initial=initial,
         final=final,
     )
-    call.run_pass(programs.forward, frame)
-    return [output, *final, *states], arena, programs
+    call.run_pass(scheduled, frame)
+    return [output, *final, *states], kept
 
 
-def _kept(streams: Streams, arena: Tensor) -> list[Columns]:
+def _kept(streams: Streams, kept: Tensor | None) -> list[Columns]:
     """Saved values and histories, as columns of the one tensor that is kept."""
-    return [Columns(arena, start, width) for start, width in streams.kept_columns]
+    return [] if kept is None else [Columns(kept, streams.kept_columns)]
 
 
-def _matrices(step: Step, matrices: list[Tensor], scheduled: Scheduled) -> list[Tensor]:
-    return [
-        matrices[m].t() if transposed != (m in step.flipped) else matrices[m]
-        for m, transposed in scheduled.matrices
-    ]
-
-
-def _split(
-    step: Step, tensors: tuple[Tensor, ...]
-) -> tuple[Tensor, list[Tensor], list[Tensor], list[Tensor]]:
-    states, matrices = len(step.states), len(step.matrices)
-    rest = list(tensors[1:])
-    return (
-        tensors[0],
-        [t.contiguous() for t in rest[:states]],
-        rest[states : states + matrices],
-        rest[states + matrices :],
-    )
+def split(
+    compiled: Compiled, tensors: Sequence[Tensor]
+) -> tuple[Tensor, list[Tensor], Sequence[Tensor], Sequence[Tensor]]:
+    """(x, initial states, matrices, terms of vectors) out of the tensors of a run."""
+    states = 1 + len(compiled.step.states)
+    vectors = states + len(compiled.step.matrices)
+    initial = [t.contiguous() for t in tensors[1:states]]
+    return tensors[0], initial, tensors[states:vectors], tensors[vectors:]
 
 
 class _Function(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, call: Call, *tensors: Tensor) -> tuple[Tensor, ...]:
-        needs = _needs(call, ctx.needs_input_grad[1:])
-        results, arena, programs = _forward(call, needs, tensors)
+        programs = wanted(call, ctx.needs_input_grad[1:])
+        results, kept = _forward(call, programs, tensors)
         ctx.set_materialize_grads(False)
         ctx.call, ctx.programs = call, programs
-        ctx.save_for_backward(*tensors, arena)
-        floating = call.compiled.floating
-        frozen = [results[1 + k] for k in range(len(floating)) if not floating[k]]
-        if call.return_states:
-            frozen += [results[1 + len(floating) + k] for k, f in enumerate(floating) if not f]
-        ctx.mark_non_differentiable(*frozen)
+        ctx.save_for_backward(*tensors, kept)
+        if not call.compiled.all_floating:
+            states = zip(results[1:], call.compiled.floating * 2, strict=False)
+            ctx.mark_non_differentiable(*[state for state, floats in states if not floats])
         return tuple(results)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        call, (*tensors, arena) = ctx.call, ctx.saved_tensors
+        call, (*tensors, kept) = ctx.call, ctx.saved_tensors
         if torch.is_grad_enabled():
             return (None, *_replay(call, tuple(tensors), grads, ctx.needs_input_grad[1:]))
-        return (None, *_backward(call, ctx.programs, tuple(tensors), arena, grads))
+        return (None, *_backward(call, ctx.programs, tensors, kept, grads))
+
+
+# What torch's own `apply` calls after a look for torch.func at work, which `choose.run` has had: a
+# look at every argument, for 5 of the 130 us that a run of one sequence takes outside the engine.
+_apply: Callable[..., tuple[Tensor, ...]]
+_apply = super(torch.autograd.Function, _Function).apply  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def _backward(
     call: Call,
     programs: Programs,
-    tensors: tuple[Tensor, ...],
-    arena: Tensor,
+    tensors: Sequence[Tensor],
+    kept: Tensor | None,
     grads: tuple[Tensor | None, ...],
 ) -> list[Tensor | None]:
-    step, needs, streams = call.compiled.step, programs.needs, programs.streams
-    x, initial, matrices, shared = _split(step, tensors)
-    count = len(initial)
+    compiled, streams, states = call.compiled, programs.streams, programs.needs.states
+    x, initial, matrices, terms = split(compiled, tensors)
+    count, alive = len(initial), programs.alive
     d_output, d_final, d_states = grads[0], grads[1 : 1 + count], grads[1 + count :]
-    arrives = tuple(g is not None for g in d_states) or (False,) * count
-    backward: Backward = programs.backward(d_output is not None, arrives)
-    alive = [k for k in range(count) if programs.alive[k]]
-    d_x = call.allocate(len(x), step.x_width, x) if needs.x else None
-    d_initial = [torch.empty_like(initial[k]) for k in alive]
-    shapes = call.compiled.accumulators()
-    sums = {i: x.new_empty(shapes[i]) for i in backward.accumulated}
+    arrives = tuple([g is not None for g in d_states]) or (False,) * count
+    backward = programs.backward(d_output is not None, arrives)
+    scheduled = backward.scheduled
+    shared = compiled.once.vectors(terms) if scheduled.shared else []
+    d_x = call.allocate(x.shape[0], x.shape[1], x) if programs.needs.x else None
+    d_initial = [
+        torch.empty_like(state) if wants and lives else None
+        for state, wants, lives in zip(initial, states, alive, strict=True)
+    ]
+    sums = [x.new_empty(shape) for shape in backward.shapes]
+    arriving = [None if g is None else _rows(g) for g in (d_output, *d_states)]
     frame = Frame(
         offsets=call.offsets,
         direction=-call.direction,
-        streams=[
-            x,
-            *call.noises,
-            *_kept(streams, arena),
-            *[_rows(g) for g in (d_output, *d_states)],
-            d_x,
-        ],
-        shared=[shared[i] for i in backward.scheduled.shared],
-        matrices=_matrices(step, matrices, backward.scheduled),
-        accumulators=list(sums.values()),
-        initial=[_dense(d_final[k], initial[k]) for k in alive],
-        final=d_initial,
+        streams=[x, *call.noises, *_kept(streams, kept), *arriving, d_x],
+        shared=[shared[i] for i in scheduled.shared],
+        matrices=[matrices[m] for m, _ in scheduled.matrices],
+        flipped=scheduled.flipped,
+        accumulators=sums,
+        initial=[None if g is None else g.contiguous() for g in compress(d_final, alive)],
+        final=list(compress(d_initial, alive)),
     )
-    call.run_pass(backward.scheduled, frame)
-    by_state = dict(zip(alive, d_initial, strict=True))
-    results: list[Tensor | None] = [d_x]
-    results += [by_state.get(k) if wanted else None for k, wanted in enumerate(needs.states)]
-    for i, wanted in enumerate((*needs.matrices, *needs.shared)):
-        total = sums.get(i)
-        if total is not None and i >= len(step.matrices):
-            total = total.reshape(-1)
-        elif total is None and wanted:
-            total = torch.zeros_like((*matrices, *shared)[i])
-        results.append(total if wanted else None)
-    return results
+    call.run_pass(scheduled, frame)
+    d_weights = [
+        None if place is None else torch.zeros_like(weight) if place < 0 else sums[place]
+        for weight, place in zip(tensors[1 + count :], backward.places, strict=True)
+    ]
+    return [d_x, *d_initial, *d_weights]
 
 
-def _rows(grad: Tensor | None) -> Tensor | None:
+def _rows(grad: Tensor) -> Tensor:
     """Unit column stride, which an expanded gradient (of a sum) has not."""
-    if grad is None or grad.stride(-1) == 1:
+    if grad.stride(-1) == 1:
         return grad
     # contiguous() would leave an empty gradient with the strides that it has.
     return grad.clone(memory_format=torch.contiguous_format)
-
-
-def _dense(grad: Tensor | None, like: Tensor) -> Tensor:
-    return torch.zeros_like(like) if grad is None else grad.contiguous()
 
 
 # -- replay ----------------------------------------------------------------------------------------
@@ -223,9 +208,8 @@ def _replay(
 
 def replay_forward(call: Call, tensors: tuple[Tensor, ...]) -> list[Tensor]:
     """The forward results again, by the eager loop over the step in torch operations."""
-    step = call.compiled.step
-    x, initial, matrices, shared = _split(step, tensors)
-    cell = _StepCell(step, matrices, shared)
+    x, initial, matrices, terms = split(call.compiled, tensors)
+    cell = _StepCell(call.compiled.step, matrices, call.compiled.once.vectors(terms))
     output, final, states = eager.run(
         cell,
         torch.cat([x, *call.noises], 1) if call.noises else x,
@@ -240,7 +224,7 @@ def replay_forward(call: Call, tensors: tuple[Tensor, ...]) -> list[Tensor]:
 class _StepCell(torch.nn.Module):
     """A step as a cell in torch operations; its x is x and the noises side by side."""
 
-    def __init__(self, step: Step, matrices: list[Tensor], shared: list[Tensor]) -> None:
+    def __init__(self, step: Step, matrices: Sequence[Tensor], shared: Sequence[Tensor]) -> None:
         super().__init__()
         self.output_size = step.graph[step.output].width
         self.step, self.matrices, self.shared = step, matrices, shared

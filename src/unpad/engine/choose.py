@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-import math
 import os
 import warnings
 import weakref
@@ -68,7 +67,9 @@ def _check_name(argument: str, name: str) -> str:
     return name
 
 
+@functools.cache
 def _from_environment() -> str:
+    """The engine for the whole process, read at the first run, as the instruction set is."""
     return _check_name("UNPAD_ENGINE", os.environ.get("UNPAD_ENGINE", "auto"))
 
 
@@ -86,39 +87,20 @@ def run(
 
     ``memory``: "fast", or what `lean.run` takes; the eager loop keeps all that autograd keeps.
     """
-    here = _outside_dynamo() if torch.compiler.is_compiling() else _run
-    ways: dict[str, Any] = {"reverse": reverse, "return_states": return_states}
-    return here(cell, x, offsets, state, memory=memory, **ways)
-
-
-@functools.cache
-def _outside_dynamo() -> Callable[..., tuple[Tensor, Nest, Nest]]:
-    """torch.compile calls a run as it is, between two graphs of its own, and looks not inside."""
-    return cast("Callable[..., Any]", torch.compiler.disable(_run))
-
-
-def _run(
-    cell: nn.Module,
-    x: Tensor,
-    offsets: Tensor,
-    state: Nest,
-    *,
-    reverse: bool,
-    return_states: bool,
-    memory: str | int,
-) -> tuple[Tensor, Nest, Nest]:
-    name = _chosen.get() or _from_environment()
-    ways = {"reverse": reverse, "return_states": return_states}
-    if name == "eager" or x.is_meta or _transformed() or not _exact(x, state):
-        return eager.run(cell, x, offsets, state, **ways)
-    with _cached_parametrizations(cell):
-        with without_autocast(x.device.type):
-            compiled, tensors = _compiled(cell, x, state)
-            once = ([], []) if isinstance(compiled, Refused) else compiled.once.run(tensors)
-        if isinstance(compiled, Refused):
-            return _uncompiled(cell, compiled, x, offsets, state, **ways)
+    if torch.compiler.is_compiling():
+        return _outside_dynamo()(
+            cell, x, offsets, state, reverse=reverse, return_states=return_states, memory=memory
+        )
+    name, flat = _chosen.get() or _from_environment(), leaves(state)
+    if name == "eager" or x.is_meta or _transformed() or not _exact(x, flat):
+        return eager.run(cell, x, offsets, state, reverse=reverse, return_states=return_states)
+    found = _glanced(cell, x, flat) or _run_once(cell, x, state)
+    if isinstance(found, Refused):
+        ways = {"reverse": reverse, "return_states": return_states}
+        return _uncompiled(cell, found, x, offsets, state, **ways)
+    compiled, (matrices, terms) = found
     native = name != "torch" and _native_takes(x, name)
-    flat, fast = leaves(state), memory == "fast"
+    fast, step = memory == "fast", compiled.step
     call = autograd.Call(
         compiled=compiled,
         run_pass=_native_pass if native else _torch_pass,
@@ -126,16 +108,31 @@ def _run(
         offsets=offsets,
         reverse=reverse,
         return_states=return_states,
-        noises=[randomness.drawn(noise, x, offsets) for noise in compiled.step.noises if fast],
+        noises=[randomness.drawn(noise, x, offsets) for noise in step.noises] if fast else [],
     )
-    run_call = autograd.run if fast else functools.partial(lean.run, memory=memory)
-    results = run_call(
-        call,
-        _unit_columns(_formed(x, (len(x), compiled.step.x_width), x.dtype)),
-        [_formed(s, (len(s), math.prod(s.shape[1:])), x.dtype) for s in flat],
-        *once,
-    )
-    return _shaped(call, results, x, state)
+    x = _unit_columns(_formed(x, (x.shape[0], step.x_width), x.dtype))
+    widths = zip(flat, step.state_widths, strict=True)
+    initial = [_formed(leaf, (leaf.shape[0], width), x.dtype) for leaf, width in widths]
+    if fast:
+        results = autograd.run(call, x, initial, matrices, terms)
+    else:
+        results = lean.run(call, x, initial, matrices, terms, memory=memory)
+    return _shaped(call, results, state, flat)
+
+
+@functools.cache
+def _outside_dynamo() -> Callable[..., tuple[Tensor, Nest, Nest]]:
+    """torch.compile calls a run as it is, between two graphs of its own, and looks not inside."""
+    return cast("Callable[..., Any]", torch.compiler.disable(run))
+
+
+def _run_once(
+    cell: nn.Module, x: Tensor, state: Nest
+) -> tuple[Compiled, tuple[list[Tensor], list[Tensor]]] | Refused:
+    """The programs of a cell, and what is worked out once a run."""
+    with _cached_parametrizations(cell), without_autocast(x.device.type):
+        found, tensors = _compiled(cell, x, state)
+        return found if isinstance(found, Refused) else (found, found.once.run(tensors))
 
 
 def _uncompiled(
@@ -160,10 +157,9 @@ def _transformed() -> bool:
     return torch._C._are_functorch_transforms_active()  # pyright: ignore[reportPrivateUsage]
 
 
-def _exact(x: Tensor, state: Nest) -> bool:
+def _exact(x: Tensor, flat: list[Tensor]) -> bool:
     """Whether a program can hold integer states, as numbers of x's dtype, until the last token."""
-    flat = leaves(state)
-    whole = [leaf for leaf in flat if not leaf.is_floating_point()]
+    whole = [leaf for leaf in flat if not leaf.dtype.is_floating_point]
     whole = [leaf for leaf in whole if leaf.numel()]
     if not whole:
         return bool(flat)
@@ -172,11 +168,10 @@ def _exact(x: Tensor, state: Nest) -> bool:
 
 
 def _shaped(
-    call: autograd.Call, results: list[Tensor], x: Tensor, state: Nest
+    call: autograd.Call, results: list[Tensor], state: Nest, like: list[Tensor]
 ) -> tuple[Tensor, Nest, Nest]:
     """Flat rows back to the cell's own shapes and dtypes."""
-    like, tokens = leaves(state), len(x)
-    compiled = call.compiled
+    compiled, tokens = call.compiled, results[0].shape[0]
     output = _formed(results[0], (tokens, *compiled.output_shape), compiled.output_dtype)
     rows = zip(results[1 : 1 + len(like)], like, strict=True)
     final = rebuild(state, [_formed(r, s.shape, s.dtype) for r, s in rows])
@@ -288,17 +283,35 @@ def compiled(cell: nn.Module, x: Tensor, state: Nest) -> Compiled | Refused:
 
 def _compiled(cell: nn.Module, x: Tensor, state: Nest) -> tuple[Compiled | Refused, list[Tensor]]:
     """The cell's programs and its captured tensors; traced at the first call in each mode."""
-    sizes = (x.shape[1:], x.dtype, x.device.type, *((t.shape[1:], t.dtype) for t in leaves(state)))
-    glances = _glances.setdefault(cell, {})
-    last = glances.get(sizes)
-    if last is not None and last[0].still():
-        tensors = last[1].leaf_tensors()
-        if last[1].fits(tensors):
-            return last[1], tensors
     found, tensors = _looked_up(cell, x, state)
     if isinstance(found, Compiled):
-        glances[sizes] = (mode.Glance(cell), found)
+        glances = _glances.setdefault(cell, {})
+        glances[_sizes(x, leaves(state))] = (mode.Glance(cell), found)
     return found, tensors
+
+
+def _glanced(
+    cell: nn.Module, x: Tensor, flat: list[Tensor]
+) -> tuple[Compiled, tuple[list[Tensor], list[Tensor]]] | None:
+    """What `_run_once` gives, where a glance shows that the last programs are still right."""
+    last = _glances.get(cell, _NOTHING).get(_sizes(x, flat))
+    if last is None or not last[0].still():
+        return None
+    compiled = last[1]
+    tensors = [leaf.get() for leaf in compiled.leaves]
+    if not compiled.fits(tensors):
+        return None
+    if not compiled.once.calls:
+        return compiled, compiled.once.run(tensors)
+    with without_autocast(x.device.type):
+        return compiled, compiled.once.run(tensors)
+
+
+_NOTHING: dict[Any, tuple[mode.Glance, Compiled]] = {}
+
+
+def _sizes(x: Tensor, flat: list[Tensor]) -> tuple[Any, ...]:
+    return (x.shape[1:], x.dtype, x.device, *[(t.shape[1:], t.dtype) for t in flat])
 
 
 def _looked_up(cell: nn.Module, x: Tensor, state: Nest) -> tuple[Compiled | Refused, list[Tensor]]:

@@ -27,6 +27,7 @@ from unpad.errors import ArgumentError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from unpad.compiler.build import Programs
     from unpad.compiler.differentiate import Needs
 
 # Each of a stretch's three calls packs the weights, and small operations stand between them: 1.5 ms
@@ -43,7 +44,7 @@ def run(
     x: Tensor,
     initial: list[Tensor],
     matrices: list[Tensor],
-    shared: list[Tensor],
+    terms: list[Tensor],
     *,
     memory: str | int,
 ) -> list[Tensor]:
@@ -51,21 +52,21 @@ def run(
 
     Args:
         call: without noises; they are drawn here.
-        x, initial, matrices, shared: as for `autograd.run`.
+        x, initial, matrices, terms: as for `autograd.run`.
         memory: "lean", or the most bytes that may be kept and worked with in the backward pass,
             beside the input, the results and their gradients.
 
     Raises:
         ArgumentError: so few bytes do not do, however short the stretches.
     """
-    tensors = (x, *initial, *matrices, *shared)
+    tensors = (x, *initial, *matrices, *terms)
     if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
-        needs = autograd._needs(call, [t.requires_grad for t in tensors])
-        steps = choose_steps(memory, call.offsets.diff(), _sizes(call, needs, x))
+        programs = autograd.wanted(call, tuple(t.requires_grad for t in tensors))
+        steps = choose_steps(memory, call.offsets.diff(), _sizes(call, programs, x))
         if steps:
-            return list(_Function.apply(_Lean(call, needs, steps), *tensors))  # type: ignore[no-untyped-call]
+            return list(_Function.apply(_Lean(call, programs.needs, steps), *tensors))  # type: ignore[no-untyped-call]
     noises = [drawn(noise, x, call.offsets) for noise in call.compiled.step.noises]
-    return autograd.run(replace(call, noises=noises), x, initial, matrices, shared)
+    return autograd.run(replace(call, noises=noises), x, initial, matrices, terms)
 
 
 def share(memory: str | int, runs: int) -> str | int:
@@ -90,9 +91,9 @@ class Sizes:
     token: int
 
 
-def _sizes(call: autograd.Call, needs: Needs, x: Tensor) -> Sizes:
+def _sizes(call: autograd.Call, programs: Programs, x: Tensor) -> Sizes:
     step, size, tokens = call.compiled.step, x.element_size(), len(x)
-    streams = call.compiled.programs(needs, call.return_states).streams
+    streams = programs.streams
     noise = sum(noise.width for noise in step.noises)
     results = streams.forward_widths[streams.output]
     results += sum(step.state_widths) if call.return_states else 0
@@ -221,7 +222,7 @@ def _forward(
 ) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
     """(results, for each state its rows at all borders, noises in few bytes)"""
     call, step = lean.call, lean.call.compiled.step
-    x, initial, _, _ = autograd._split(step, tensors)
+    x, initial, _, _ = autograd.split(call.compiled, tensors)
     noises = [compact(noise, x, call.offsets) for noise in step.noises]
     widths = [step.graph[step.output].width, *(step.state_widths if call.return_states else ())]
     streams = [call.allocate(len(x), width, x) for width in widths]
@@ -254,8 +255,8 @@ def _read(
     """The states after a stretch; its rows are written into output and states at every token."""
     call = lean.call
     part, inputs = lean.part(stretch, before, tensors, noises, work)
-    nothing = autograd._needs(call, [False] * len(tensors))
-    (output, *states), _, _ = autograd._forward(part, nothing, inputs)
+    nothing = autograd.wanted(call, (False,) * len(tensors))
+    (output, *states), _ = autograd._forward(part, nothing, inputs)
     after, every = states[: len(before)], states[len(before) :]
     for stream, rows_ in zip(streams, (output, *every), strict=True):
         stretch.set_tokens(stream, rows_)
@@ -272,16 +273,17 @@ class _Backward:
         noises: Sequence[Tensor],
         grads: tuple[Tensor | None, ...],
     ) -> None:
-        call, needs = lean.call, lean.needs
+        call = lean.call
         self.lean, self.tensors, self.noises = lean, tensors, noises
-        self.x, self.initial, _, _ = autograd._split(call.compiled.step, tensors)
+        self.x, self.initial, _, _ = autograd.split(call.compiled, tensors)
         count = len(self.initial)
         self.arriving = (grads[0], *grads[1 + count :])
         # The gradient of a state goes on to the stretch before, wanted at the end or not.
-        alive = call.compiled.programs(needs, call.return_states).alive
-        self.needs = replace(needs, states=alive)
+        alive = call.compiled.programs(lean.needs, call.return_states).alive
+        needs = replace(lean.needs, states=alive)
+        self.programs = call.compiled.programs(needs, call.return_states)
         self.carried: list[Any] = [
-            autograd._dense(grad, like).clone() if lives else None
+            (torch.zeros_like(like) if grad is None else grad.clone()) if lives else None
             for grad, like, lives in zip(grads[1 : 1 + count], self.initial, alive, strict=True)
         ]
         width = self.x.shape[1]
@@ -306,23 +308,29 @@ class _Backward:
 
     def _stretch(self, stretch: Stretch, before: list[Tensor], work: Workspace) -> None:
         part, inputs = self.lean.part(stretch, before, self.tensors, self.noises, work)
-        results, arena, programs = autograd._forward(part, self.needs, inputs)
+        results, kept = autograd._forward(part, self.programs, inputs)
         work.give_back(results[0], *results[1 + len(before) :])  # the gradients take their place
         output, *every = [
             None if grad is None else stretch.tokens_of(grad, work) for grad in self.arriving
         ]
         ends = [None if state is None else stretch.sequences_of(state) for state in self.carried]
         grads = (output, *ends, *every)
-        d_x, *found = autograd._backward(part, programs, inputs, arena, grads)
+        d_x, *found = autograd._backward(part, self.programs, inputs, kept, grads)
         if self.d_x is not None and d_x is not None:
             stretch.set_tokens(self.d_x, d_x)
         pairs = zip(self.carried, found[: len(ends)], strict=True)
         self.carried = [
             None if new is None else stretch.with_sequences(old, new) for old, new in pairs
         ]
-        self.sums = [_plus(a, b) for a, b in zip(self.sums, found[len(ends) :], strict=True)]
+        self._add(found[len(ends) :])
 
-
-def _plus(total: Tensor | None, more: Tensor | None) -> Tensor | None:
-    """The sum of a stretch, added in place to that of those behind it."""
-    return more if total is None or more is None else total.add_(more)
+    def _add(self, sums: list[Tensor | None]) -> None:
+        """Add a stretch's sums, in place, to those of the stretches behind it."""
+        if all(total is None for total in self.sums):
+            self.sums = sums
+            return
+        # The terms of one vector have one gradient, the very same tensor.
+        pairs = zip(self.sums, sums, strict=True)
+        for total, more in {id(total): (total, more) for total, more in pairs}.values():
+            if total is not None and more is not None:
+                total.add_(more)

@@ -239,27 +239,30 @@ class NativePass:
         with; devices are looked at here. At a few tokens, checks of every tensor would cost more
         than the pass.
         """
-        x = frame.streams[0]
+        x, offsets = frame.streams[0], frame.offsets
         assert isinstance(x, Tensor)
         for tensor in (*frame.initial, *frame.matrices, *frame.shared):
-            if not tensor.is_cpu:
+            if tensor is not None and not tensor.is_cpu:
                 _refuse("cell", tensor, "tensors on the CPU, where the input is")
-        offsets, size = frame.offsets, x.element_size()
         numbers = [_DTYPES[x.dtype], frame.direction, torch.get_num_threads()]
         numbers += offsets.shape[0] - 1, offsets.data_ptr(), x.shape[0]
         for stream in frame.streams:
-            if isinstance(stream, Columns):
-                tensor = stream.tensor
-                numbers += tensor.data_ptr() + stream.start * size, tensor.stride(0)
+            if stream is None:
+                numbers += x.data_ptr(), 0
+            elif isinstance(stream, Columns):
+                base, size = stream.tensor.data_ptr(), x.element_size()
+                step = stream.tensor.stride(0)
+                for first, _ in stream.places:
+                    numbers += base + first * size, step
             else:
-                tensor = x if stream is None else stream
-                numbers += tensor.data_ptr(), tensor.stride(0)
+                numbers += stream.data_ptr(), stream.stride(0)
         numbers += [tensor.data_ptr() for tensor in frame.shared]
-        for tensor in frame.matrices:
-            numbers.append(tensor.data_ptr())
-            numbers += tensor.stride()
-        for tensors in (frame.accumulators, frame.initial, frame.final):
-            numbers += [tensor.data_ptr() for tensor in tensors]
+        for tensor, flipped in zip(frame.matrices, frame.flipped, strict=True):
+            rows, columns = tensor.stride()
+            numbers += (tensor.data_ptr(), *((columns, rows) if flipped else (rows, columns)))
+        numbers += [tensor.data_ptr() for tensor in frame.accumulators]
+        for tensor in (*frame.initial, *frame.final):
+            numbers.append(0 if tensor is None else tensor.data_ptr())
         self._handle.run(numbers)
 
     def frame(

@@ -89,8 +89,8 @@ class NativeSteps:
             streams=[x, output],
             shared=[held[matrices + i] for i in scheduled.shared],
             matrices=[
-                held[m].t() if transposed != (m in step.flipped) else held[m]
-                for m, transposed in scheduled.matrices
+                held[m].t() if flipped else held[m]
+                for (m, _), flipped in zip(scheduled.matrices, scheduled.flipped, strict=True)
             ],
             initial=[self._view(self._states, p, w) for p, w in _with(places, step.state_widths)],
             final=[self._view(self._after, p, w) for p, w in _with(places, step.state_widths)],
@@ -120,5 +120,5 @@ def _with(places: list[Place], widths: list[int]) -> list[tuple[Place, int]]:
 @torch.no_grad()
 def _once(program: Compiled) -> list[Tensor]:
     """The program's matrices and shared vectors, from the weights as they are."""
-    matrices, shared = program.once.run(program.held_tensors())
-    return [t.detach() for t in (*matrices, *shared)]
+    matrices, terms = program.once.run(program.held_tensors())
+    return [t.detach() for t in (*matrices, *program.once.vectors(terms))]

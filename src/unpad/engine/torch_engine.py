@@ -21,26 +21,31 @@ Rows: TypeAlias = slice
 
 
 class Columns(NamedTuple):
-    """Neighbour columns of a tensor, of which an engine that works with addresses makes no view."""
+    """Streams that lie side by side in one tensor: (first column, width) of each.
+
+    An engine that works with addresses makes no views of them.
+    """
 
     tensor: Tensor
-    start: int
-    width: int
+    places: tuple[tuple[int, int], ...]
 
 
-@dataclass
+@dataclass(slots=True)
 class Frame:
     """What a pass reads and writes in one call. Everything is allocated by the caller.
 
     Attributes:
         offsets: int64 [B + 1], CPU.
         direction: +1 reads each sequence from its first token to its last, -1 the other way.
-        streams: by number, [T, width] with unit column stride, or columns of one, or None where
-            the pass has no use for it; outputs among them are filled.
+        streams: by number, [T, width] with unit column stride, or columns of one for several, or
+            None where the pass has no use for it; outputs among them are filled.
         shared: vectors [width], contiguous.
         matrices: [K, N], any strides.
-        accumulators: [rows, cols], contiguous; overwritten with the sums over all tokens.
-        initial, final: [B, width] for each state, contiguous; ``final`` is filled.
+        accumulators: [rows, cols], contiguous; overwritten with the sums over all tokens. That of a
+            vector may be [cols].
+        initial, final: [B, width] for each state, contiguous; ``final`` is filled. None: zeros, and
+            what nobody asks for.
+        flipped: which matrices are given as [N, K]; empty: none.
     """
 
     offsets: Tensor
@@ -49,16 +54,20 @@ class Frame:
     shared: list[Tensor]
     matrices: list[Tensor]
     accumulators: list[Tensor]
-    initial: list[Tensor]
-    final: list[Tensor]
+    initial: Sequence[Tensor | None]
+    final: Sequence[Tensor | None]
+    flipped: tuple[bool, ...] = ()
 
 
 def run_pass(program: Pass, frame: Frame) -> None:
     """Run a pass on a frame, in place."""
     with torch.no_grad():
-        streams = [
-            s.tensor.narrow(1, *s[1:]) if isinstance(s, Columns) else s for s in frame.streams
-        ]
+        streams: list[Tensor | None] = []
+        for stream in frame.streams:
+            if isinstance(stream, Columns):
+                streams += [stream.tensor.narrow(1, *place) for place in stream.places]
+            else:
+                streams.append(stream)
         _Run(program, frame, streams).run()
 
 
@@ -96,7 +105,11 @@ class _Run:
         for accumulator in self.frame.accumulators:
             accumulator.zero_()
         sequences = self.order.sequences.to(self.like().device)
-        self.before = [t[sequences] for t in self.frame.initial]
+        states = zip(self.program.states, self.frame.initial, strict=True)
+        self.before = [
+            self.like().new_zeros(len(sequences), state.width) if t is None else t[sequences]
+            for state, t in states
+        ]
         for phase in self.program.phases:
             if phase.kind == PhaseKind.BULK and not self.tokens:
                 continue  # torch warns of a variance of no numbers
@@ -109,7 +122,8 @@ class _Run:
                     self.accumulate(instruction)
         rows = self.order.rows.to(self.like().device)
         for target, value in zip(self.frame.final, self.before, strict=True):
-            target.copy_(value[rows])
+            if target is not None:
+                target.copy_(value[rows])
         self.write_streams()
 
     def write_streams(self) -> None:
@@ -185,7 +199,7 @@ class _Run:
     def evaluate(self, instruction: Instruction, rows: Rows, live: int | None) -> Tensor:
         args = [self.view(a, rows, live) for a in instruction.args]
         if instruction.op == "linear":
-            product = args[0] @ self.frame.matrices[instruction.matrix]
+            product = args[0] @ self.matrix(instruction.matrix)
             return product if len(args) == 1 else args[1] + product
         meaning: Callable[..., Tensor] = OPERATIONS[instruction.op].torch
         if instruction.table >= 0:
@@ -196,6 +210,10 @@ class _Run:
             )
         return meaning(*args, instruction.dims) if instruction.dims else meaning(*args)
 
+    def matrix(self, number: int) -> Tensor:
+        matrix, flipped = self.frame.matrices[number], self.frame.flipped
+        return matrix.t() if flipped and flipped[number] else matrix
+
     def accumulate(self, instruction: Instruction) -> None:
         rows = slice(0, self.tokens)
         args = [self.view(a, rows).expand(self.tokens, -1) for a in instruction.args]
@@ -204,4 +222,4 @@ class _Run:
             target += args[0].T @ args[1]
         else:
             product = args[0] * args[1] if len(args) > 1 else args[0]
-            target += product.sum(0, keepdim=True)
+            target += product.sum(0)

@@ -73,7 +73,7 @@ class Layers(nn.Module, Generic[State]):
         self.memory = check_memory(memory)
         if self.dropout and num_layers == 1:
             _warn_of_lone_dropout(self.dropout)
-        self._cells = self._make_cells()
+        self._cells, self._names = self._make_cells(), self._make_names()
         for layer in range(self.num_layers):
             for suffix in self._suffixes():
                 self._add_parameters(layer, suffix, device, dtype)
@@ -142,35 +142,44 @@ class Layers(nn.Module, Generic[State]):
             for _ in self._suffixes()
         )
 
+    def _make_names(self) -> list[list[tuple[str, str]]]:
+        """For each layer and direction the parameters' names on its cell and on this layer."""
+        return [
+            [(name, f"{name}_l{layer}{suffix}") for name in self._parameter_names()]
+            for layer in range(self.num_layers)
+            for suffix in self._suffixes()
+        ]
+
     def cell_with_weights(self, place: int) -> nn.Module:
         """The cell of a layer and direction, which sees the parameters as they are now."""
-        layer, direction = divmod(place, len(self._suffixes()))
-        cell, suffix = self._cells[place], self._suffixes()[direction]
+        cell, own = self._cells[place], self._parameters
         held = cast("dict[str, Tensor]", cell._parameters)
-        names = self._parameter_names()
-        held.update({name: getattr(self, f"{name}_l{layer}{suffix}") for name in names})
+        for name, mine in self._names[place]:
+            parameter = own.get(mine)
+            held[name] = getattr(self, mine) if parameter is None else parameter
         return cell
 
     def _run(
         self, place: int, values: Tensor, offsets: Tensor, state: Any
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         cell = self.cell_with_weights(place)
-        reverse = place % len(self._suffixes()) == 1
+        reverse = self.bidirectional and place % 2 == 1
         share = lean.share(self.memory, len(self._cells))
         output, final, _ = choose.run(cell, values, offsets, state, reverse=reverse, memory=share)
-        held = cast("dict[str, Tensor]", cell._parameters)
-        for name in self._parameter_names():
+        held = cast("dict[str, Tensor | None]", cell._parameters)
+        for name, weight in held.items():
             # A computed weight (parametrize, weight_norm) would keep its graph alive.
-            if not isinstance(held[name], nn.Parameter):
-                held[name] = held[name].detach()
+            if weight is not None and not weight.is_leaf:
+                held[name] = weight.detach()
         return output, final if isinstance(final, tuple) else (final,)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_cells"}
+        made = ("_cells", "_names")
+        return {name: value for name, value in vars(self).items() if name not in made}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self._cells = self._make_cells()
+        self._cells, self._names = self._make_cells(), self._make_names()
 
     def _replicate_for_data_parallel(self) -> Any:
         replica = cast("Any", super())._replicate_for_data_parallel()

@@ -199,7 +199,7 @@ class Core:
             raise ArgumentTypeError(
                 "values", values, "a tensor [T, ...]", "return a tensor from the function"
             )
-        if values.dim() == 0 or len(values) != self.num_tokens:
+        if values.dim() == 0 or values.shape[0] != self.values.shape[0]:
             raise ArgumentError(
                 "values",
                 f"a tensor of shape {list(values.shape)}",
