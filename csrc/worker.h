@@ -381,8 +381,8 @@ class Worker {
             int64_t step = ref.stride / static_cast<int64_t>(sizeof(T));
             // A window's rows follow one another, and whole panels of them can be read where they
             // are, unless they spread over more pages than the first-level TLB knows.
-            if (ref.map != kRowMap || column + s_.kernels.panel > ref.width ||
-                window_.rows * ref.stride > kFewPages) {
+            if (!s_.kernels.outer_in_place || ref.map != kRowMap ||
+                column + s_.kernels.panel > ref.width || window_.rows * ref.stride > kFewPages) {
                 s_.kernels.pack_right(ref, maps, window_.rows, column / s_.kernels.panel, right);
                 from = right;
                 step = s_.kernels.panel;

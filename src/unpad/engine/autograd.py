@@ -20,6 +20,7 @@ from unpad.compiler.ops import OPERATIONS
 from unpad.compiler.schedule import Scheduled
 from unpad.compiler.step import Step
 from unpad.engine import eager
+from unpad.engine.precision import product
 from unpad.engine.torch_engine import Columns, Frame
 
 RunPass = Callable[[Scheduled, Frame], None]
@@ -37,6 +38,7 @@ class Call:
     reverse: bool
     return_states: bool
     noises: list[Tensor]
+    precision: str = "float32"
 
     @property
     def direction(self) -> int:
@@ -80,6 +82,7 @@ def _forward(
         accumulators=[],
         initial=initial,
         final=final,
+        precision=call.precision,
     )
     call.run_pass(programs.forward, frame)
     return [output, *final, *states], arena, programs
@@ -166,6 +169,7 @@ def _backward(
         accumulators=list(sums.values()),
         initial=[_dense(d_final[k], initial[k]) for k in alive],
         final=d_initial,
+        precision=call.precision,
     )
     call.run_pass(backward.scheduled, frame)
     by_state = dict(zip(alive, d_initial, strict=True))
@@ -225,7 +229,7 @@ def replay_forward(call: Call, tensors: tuple[Tensor, ...]) -> list[Tensor]:
     """The forward results again, by the eager loop over the step in torch operations."""
     step = call.compiled.step
     x, initial, matrices, shared = _split(step, tensors)
-    cell = _StepCell(step, matrices, shared)
+    cell = _StepCell(step, matrices, shared, call.precision)
     output, final, states = eager.run(
         cell,
         torch.cat([x, *call.noises], 1) if call.noises else x,
@@ -240,10 +244,13 @@ def replay_forward(call: Call, tensors: tuple[Tensor, ...]) -> list[Tensor]:
 class _StepCell(torch.nn.Module):
     """A step as a cell in torch operations; its x is x and the noises side by side."""
 
-    def __init__(self, step: Step, matrices: list[Tensor], shared: list[Tensor]) -> None:
+    def __init__(
+        self, step: Step, matrices: list[Tensor], shared: list[Tensor], precision: str
+    ) -> None:
         super().__init__()
         self.output_size = step.graph[step.output].width
         self.step, self.matrices, self.shared = step, matrices, shared
+        self.precision = precision
 
     def forward(self, x: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
         step, values = self.step, dict[int, Tensor]()
@@ -266,7 +273,7 @@ class _StepCell(torch.nn.Module):
             elif node.op == "linear":
                 matrix = self.matrices[node.index // 2]
                 flipped = node.index // 2 in step.flipped
-                value = args[0] @ (matrix.t() if flipped else matrix)
+                value = product(args[0], matrix.t() if flipped else matrix, self.precision)
             elif node.op == "slice":
                 value = args[0][:, node.dims[0] : node.dims[0] + node.width]
             elif node.op == "concat":

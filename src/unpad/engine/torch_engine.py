@@ -16,6 +16,7 @@ from torch import Tensor
 from unpad.compiler.ops import OPERATIONS
 from unpad.compiler.program import Instruction, Kind, Operand, Pass, PhaseKind
 from unpad.engine.order import StepOrder, step_order
+from unpad.engine.precision import rounded
 
 Rows: TypeAlias = slice
 
@@ -41,6 +42,7 @@ class Frame:
         matrices: [K, N], any strides.
         accumulators: [rows, cols], contiguous; overwritten with the sums over all tokens.
         initial, final: [B, width] for each state, contiguous; ``final`` is filled.
+        precision: of products, as in `precision`; "bfloat16" is for float32 tensors.
     """
 
     offsets: Tensor
@@ -51,6 +53,7 @@ class Frame:
     accumulators: list[Tensor]
     initial: list[Tensor]
     final: list[Tensor]
+    precision: str = "float32"
 
 
 def run_pass(program: Pass, frame: Frame) -> None:
@@ -60,6 +63,10 @@ def run_pass(program: Pass, frame: Frame) -> None:
             s.tensor.narrow(1, *s[1:]) if isinstance(s, Columns) else s for s in frame.streams
         ]
         _Run(program, frame, streams).run()
+
+
+def _as_it_is(value: Tensor) -> Tensor:
+    return value
 
 
 @dataclass
@@ -75,6 +82,8 @@ class _Run:
     def __post_init__(self) -> None:
         self.order = step_order(self.frame.offsets, reverse=self.frame.direction < 0)
         self.tokens = len(self.order.tokens)
+        self.factor = rounded if self.frame.precision == "bfloat16" else _as_it_is
+        self.matrices = [self.factor(matrix) for matrix in self.frame.matrices]
         for number, buffer in enumerate(self.program.buffers):
             if buffer.kind in (Kind.WINDOW, Kind.SCRATCH):
                 self.memory[number] = self.like().new_zeros(self.tokens, buffer.width)
@@ -185,7 +194,7 @@ class _Run:
     def evaluate(self, instruction: Instruction, rows: Rows, live: int | None) -> Tensor:
         args = [self.view(a, rows, live) for a in instruction.args]
         if instruction.op == "linear":
-            product = args[0] @ self.frame.matrices[instruction.matrix]
+            product = self.factor(args[0]) @ self.matrices[instruction.matrix]
             return product if len(args) == 1 else args[1] + product
         meaning: Callable[..., Tensor] = OPERATIONS[instruction.op].torch
         if instruction.table >= 0:
@@ -201,6 +210,6 @@ class _Run:
         args = [self.view(a, rows).expand(self.tokens, -1) for a in instruction.args]
         target = self.frame.accumulators[instruction.matrix]
         if instruction.op == "outer":
-            target += args[0].T @ args[1]
+            target += self.factor(args[0]).T @ self.factor(args[1])
         else:
             target += args[0].sum(0, keepdim=True)
