@@ -325,6 +325,8 @@ UNPAD_FLAT inline void outer_tile(const T* left, const T* right, int64_t right_s
     each<MR>([&](int i) {
         a[i] = left + i;
         sum[i][0] = sum[i][1] = V{};
+        // Large accumulators lie in far memory: asked for now, they are here when the sums are.
+        each<2>([&](int v) { __builtin_prefetch(acc + i * acc_stride + v * kLanes<T>, 1, 2); });
     });
     multiply<T, MR, 1>(sum, a, MR, right, right_step, 0, rows);
     each<MR>([&](int i) {
