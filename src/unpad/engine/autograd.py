@@ -245,7 +245,11 @@ class _StepCell(torch.nn.Module):
     """A step as a cell in torch operations; its x is x and the noises side by side."""
 
     def __init__(
-        self, step: Step, matrices: list[Tensor], shared: list[Tensor], precision: str
+        self,
+        step: Step,
+        matrices: list[Tensor],
+        shared: list[Tensor],
+        precision: str = "float32",
     ) -> None:
         super().__init__()
         self.output_size = step.graph[step.output].width
