@@ -112,8 +112,7 @@ class Stepper:
                     )
                 programs.append(found)
                 x = x.new_zeros(self._rows, *found.output_shape)
-        chosen = getattr(self._layer, "precision", None) or "float32"
-        precision = chosen if x.dtype is torch.float32 else "float32"
+        precision = _precision(self._layer) if x.dtype is torch.float32 else "float32"
         states = leaves(self._now)
         return NativeSteps(programs, states, self._places(), self._rows, x.dtype, precision)
 
@@ -339,6 +338,12 @@ def _check_layer(layer: Any) -> nn.Module:
             "train the layer with bidirectional=False, or run it over whole chunks",
         )
     return cast("nn.Module", layer)
+
+
+def _precision(layer: nn.Module) -> str:
+    """Of products; a cell's attribute of that name may mean anything."""
+    chosen = layer.precision if isinstance(layer, (Layers, Recurrent)) else None
+    return chosen or "float32"
 
 
 def _refuse_training(layer: nn.Module) -> None:
