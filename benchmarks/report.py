@@ -361,6 +361,29 @@ Forward and backward of an LSTM 128 -> 128 on batches of equal tokens and equal 
             "foreign load": number("foreign load", ".0%"),
         },
     ),
+    "precision": (
+        """## Products in bfloat16
+
+A layer H -> H with `precision="bfloat16"` on lengths uniform from 10 to 100, against itself in
+float32, and against torch's layer in the fastest of its bfloat16 forms: padded or packed, in
+autocast or converted (`benchmarks/precision.py`).
+""",
+        {
+            "cell": cell,
+            "pass": text("pass"),
+            "H": text("width"),
+            **WORK,
+            "bfloat16 ms": median("unpad"),
+            "float32 ms": median("float32"),
+            "over float32": times("over float32"),
+            "torch ms": lambda row: median(row["peer"])(row),
+            "torch's form": text("peer"),
+            "ratio": times("ratio"),
+            "padding gain": times("padding gain"),
+            "error of float32": number("float32 error", ".1e"),
+            **TRUST,
+        },
+    ),
     "overheads": (
         """## What benchmarks usually leave out
 

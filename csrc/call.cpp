@@ -41,9 +41,11 @@ Call read_frame(const Program& p, const int64_t* frame, int64_t size) {
                            static_cast<int64_t>(p.accumulators.size()) + 2 * n_states;
     need(size == wanted, "wrong number of entries");
     Call call{};
-    need(frame[0] == 0 || frame[0] == 1, "the dtype is 0 (float32) or 1 (float64)");
+    need(frame[0] >= 0 && frame[0] <= 2,
+         "the dtype is 0 (float32), 1 (float64) or 2 (float32, products in bfloat16)");
     need(frame[1] == 1 || frame[1] == -1, "the direction is +1 or -1");
     call.wide = frame[0] == 1;
+    call.bfloat16 = frame[0] == 2;
     call.threads = static_cast<int>(frame[2] < 1 ? 1 : frame[2] > 1024 ? 1024 : frame[2]);
     call.batch = {frame[3], reinterpret_cast<const int64_t*>(static_cast<intptr_t>(frame[4])),
                   static_cast<int>(frame[1])};

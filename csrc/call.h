@@ -22,7 +22,8 @@ struct MatrixPointer {
 };
 
 struct Call {
-    bool wide;  // float64
+    bool wide;      // float64
+    bool bfloat16;  // float32, but products round their operands
     int threads;
     Batch batch;
     std::vector<StreamPointer> streams;

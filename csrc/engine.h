@@ -24,7 +24,8 @@ void unpad_program_destroy(unpad_program* program);
 
 /* Runs a pass over the B sequences of a ragged batch. `frame` is one flat array:
 
-     dtype        0 float32, 1 float64: of everything below
+     dtype        0 float32, 1 float64: of everything below; 2: float32, but the operands of every
+                  linear and outer are rounded to bfloat16 (nearest even) before they are multiplied
      direction    +1, or -1 to read every sequence from its last token to its first
      threads      the most to use
      B            number of sequences

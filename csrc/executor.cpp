@@ -138,7 +138,7 @@ void execute(const Program& program, const Call& call) {
     if (call.wide)
         execute_as(program, call, *table.f64);
     else
-        execute_as(program, call, *table.f32);
+        execute_as(program, call, call.bfloat16 ? *table.bf16 : *table.f32);
 }
 
 }  // namespace unpad

@@ -47,7 +47,7 @@ inline __attribute__((always_inline)) void multiply(typename Lanes<T>::Vec (&acc
                                                     const T* const (&a)[MR], int64_t a_step,
                                                     const T* m, int64_t m_step, int64_t panel_size,
                                                     int64_t depth) {
-    using V = typename Lanes<T>::Vec;
+    using V = decltype(splat(T{}));  // of factors; for pairs not the vector of sums
     constexpr int lanes = kLanes<T>;
     const auto panel = [&](int64_t k, int v) {
         return load(m + (v / 2) * panel_size + k * m_step + (v % 2) * lanes);
@@ -75,9 +75,10 @@ inline __attribute__((always_inline)) void multiply(typename Lanes<T>::Vec (&acc
 
 template <class T>
 struct LinearRows {
+    using Number = typename Lanes<T>::Number;
     const T* a[kMostRows];
-    const T* start[kMostRows];
-    T* out[kMostRows];
+    const Number* start[kMostRows];
+    Number* out[kMostRows];
     int64_t start_width;  // 0: start from zero; 1: one number; else a row
     int64_t depth, cols;
     int64_t panel_size;
@@ -118,6 +119,7 @@ template <class T, int MR, int NP>
 UNPAD_FLAT void linear_tile(const LinearRows<T>& l, int64_t r, int64_t panel) {
     constexpr int lanes = kLanes<T>, nv = 2 * NP;
     using V = typename Lanes<T>::Vec;
+    using Number = typename Lanes<T>::Number;
     V acc[MR][nv];
     const T* a[MR];
     const int64_t column = panel * kPanel<T>;
@@ -126,7 +128,7 @@ UNPAD_FLAT void linear_tile(const LinearRows<T>& l, int64_t r, int64_t panel) {
     const auto fill = [&](auto start) {
         each<MR>([&](int i) { each<nv>([&](int v) { acc[i][v] = start(i, v); }); });
     };
-    if (l.ahead != nullptr) fetch<T>(*l.ahead, l.ahead_per_tile);
+    if (l.ahead != nullptr) fetch<Number>(*l.ahead, l.ahead_per_tile);
     each<MR>([&](int i) { a[i] = l.a[r + i]; });
     if (l.start_width == 0) {
         fill([](int, int) { return V{}; });
@@ -143,7 +145,7 @@ UNPAD_FLAT void linear_tile(const LinearRows<T>& l, int64_t r, int64_t panel) {
                         l.depth);
     each<MR>([&](int i) {
         each<nv>([&](int v) {
-            T* out = l.out[r + i] + column + v * lanes;
+            Number* out = l.out[r + i] + column + v * lanes;
             if (full)
                 store(out, acc[i][v]);
             else
@@ -333,19 +335,21 @@ void pack_right(const Ref& a, RowMaps index, int64_t rows, int64_t panel, T* out
 
 template <class T, int MR>
 UNPAD_FLAT inline void outer_tile(const T* left, const T* right, int64_t right_step, int64_t rows,
-                                  T* acc, int64_t acc_stride) {
+                                  typename Lanes<T>::Number* acc, int64_t acc_stride) {
     using V = typename Lanes<T>::Vec;
+    using Number = typename Lanes<T>::Number;
     V sum[MR][2];
     const T* a[MR];
     each<MR>([&](int i) {
         a[i] = left + i;
         sum[i][0] = sum[i][1] = V{};
-        each<2>([&](int v) { __builtin_prefetch(acc + i * acc_stride + v * kLanes<T>, 1); });
+        // Large accumulators lie in far memory: asked for now, they are here when the sums are.
+        each<2>([&](int v) { __builtin_prefetch(acc + i * acc_stride + v * kLanes<T>, 1, 2); });
     });
     multiply<T, MR, 1>(sum, a, MR, right, right_step, 0, rows);
     each<MR>([&](int i) {
         each<2>([&](int v) {
-            T* at = acc + i * acc_stride + v * kLanes<T>;
+            Number* at = acc + i * acc_stride + v * kLanes<T>;
             store(at, load(at) + sum[i][v]);
         });
     });
@@ -353,7 +357,8 @@ UNPAD_FLAT inline void outer_tile(const T* left, const T* right, int64_t right_s
 
 template <class T, int MR = kTileRows>
 inline void outer_with(int64_t most, const T* left, const T* right, int64_t right_step,
-                       int64_t width, int64_t rows, T* acc, int64_t acc_stride) {
+                       int64_t width, int64_t rows, typename Lanes<T>::Number* acc,
+                       int64_t acc_stride) {
     if (most == MR) {
         const int64_t tiles = (width + MR - 1) / MR, full = width - tiles * (MR - 1);
         for (int64_t t = 0, k = 0; t < tiles; ++t) {

@@ -16,11 +16,18 @@ bool has_avx512() {
     return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
            __builtin_cpu_supports("avx512vl");
 }
+bool has_avx512_bf16() {
+    return has_avx512() && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512bf16");
+}
 #else
 bool has_avx2() {
     return false;
 }
 bool has_avx512() {
+    return false;
+}
+bool has_avx512_bf16() {
     return false;
 }
 #endif
@@ -57,6 +64,8 @@ const char* name_of(Tier tier) {
             return "avx2";
         case Tier::avx512:
             return "avx512";
+        case Tier::avx512_bf16:
+            return "avx512_bf16";
         default:
             return "generic";
     }
@@ -68,12 +77,22 @@ std::vector<Tier> built_tiers() {
 #ifdef UNPAD_X86_TIERS
         Tier::avx2,
         Tier::avx512,
+        Tier::avx512_bf16,
 #endif
     };
 }
 
 bool can_run(Tier tier) {
-    return tier == Tier::generic || (tier == Tier::avx2 ? has_avx2() : has_avx512());
+    switch (tier) {
+        case Tier::avx2:
+            return has_avx2();
+        case Tier::avx512:
+            return has_avx512();
+        case Tier::avx512_bf16:
+            return has_avx512_bf16();
+        default:
+            return tier == Tier::generic;
+    }
 }
 
 Tier active_tier() {
@@ -102,6 +121,7 @@ const TierTable& tables(Tier tier) {
 #ifdef UNPAD_X86_TIERS
     if (tier == Tier::avx2) return avx2::table();
     if (tier == Tier::avx512) return avx512::table();
+    if (tier == Tier::avx512_bf16) return avx512_bf16::table();
 #endif
     (void)tier;
     return generic::table();

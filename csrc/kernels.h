@@ -58,7 +58,7 @@ struct Step {
     Ref args[3];
     int64_t dims[3];       // outer, n, inner
     const int32_t* table;  // take, scatter
-    const void* matrix;    // linear: packed panels
+    const void* matrix;    // linear: packed panels, as the table's own `pack` makes them
     Ahead* ahead;          // linear: what to fetch meanwhile, or null
 };
 
@@ -78,6 +78,9 @@ struct Kernels {
     // columns [p * panel, (p + 1) * panel) as [rows][panel], zeros past the last column.
     void (*pack)(const T* m, int64_t stride_row, int64_t stride_col, int64_t rows, int64_t cols,
                  int64_t first, int64_t last, T* out);
+
+    // Whether `outer` takes rows of `right` as they are, unpacked.
+    bool outer_in_place;
 
     // The operands of `outer`, packed from their rows. Left: tiles of columns, each
     // [rows][tile columns]; one panel of right: [rows][panel].
@@ -107,11 +110,14 @@ inline int64_t round_up(int64_t n, int64_t unit) {
     return (n + unit - 1) / unit * unit;
 }
 
-enum class Tier : int { generic, avx2, avx512, count };
+enum class Tier : int { generic, avx2, avx512, avx512_bf16, count };
 
+// `bf16`: that of float32, but products round their operands to bfloat16 (gemm_bf16.h). Packed
+// operands have a form of their own, in no more memory.
 struct TierTable {
     const Kernels<float>* f32;
     const Kernels<double>* f64;
+    const Kernels<float>* bf16;
 };
 
 // One definition a tier, in tier.cpp; isa.cpp picks.
@@ -122,6 +128,9 @@ namespace avx2 {
 const TierTable& table();
 }
 namespace avx512 {
+const TierTable& table();
+}
+namespace avx512_bf16 {
 const TierTable& table();
 }
 

@@ -53,7 +53,8 @@ std::unique_ptr<Stepper> make_stepper(const Program& program, const Call& call) 
     }
     const TierTable& table = tables(active_tier());
     if (call.wide) return std::make_unique<StepperOf<double>>(program, call, *table.f64);
-    return std::make_unique<StepperOf<float>>(program, call, *table.f32);
+    const Kernels<float>& kernels = call.bfloat16 ? *table.bf16 : *table.f32;
+    return std::make_unique<StepperOf<float>>(program, call, kernels);
 }
 
 }  // namespace unpad

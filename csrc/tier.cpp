@@ -3,6 +3,7 @@
 
 #include "features.h"
 #include "gemm.h"
+#include "gemm_bf16.h"
 #include "kernels.h"
 #include "map.h"
 #include "peak.h"
@@ -50,6 +51,7 @@ constexpr Kernels<T> kKernels = {
 #undef UNPAD_OP
     },
     pack<T>,
+    true,
     pack_left<T>,
     pack_right<T>,
     outer_panel<T>,
@@ -60,10 +62,22 @@ constexpr Kernels<T> kKernels = {
     multiply_adds<T>,
 };
 
+constexpr Kernels<float> bf16_kernels() {
+    Kernels<float> kernels = kKernels<float>;
+    kernels.row[op_linear] = linear_rows_bf16;
+    kernels.pack = pack_bf16;
+    kernels.outer_in_place = false;
+    kernels.pack_left = pack_left_bf16;
+    kernels.pack_right = pack_right_bf16;
+    kernels.outer = outer_panel_bf16;
+    return kernels;
+}
+constexpr Kernels<float> kKernelsBf16 = bf16_kernels();
+
 }  // namespace
 
 const TierTable& table() {
-    static constexpr TierTable tables{&kKernels<float>, &kKernels<double>};
+    static constexpr TierTable tables{&kKernels<float>, &kKernels<double>, &kKernelsBf16};
     return tables;
 }
 

@@ -15,7 +15,7 @@
 #endif
 
 #ifndef UNPAD_TIER
-#error "compile with -DUNPAD_TIER=generic|avx2|avx512"
+#error "compile with -DUNPAD_TIER=generic|avx2|avx512|avx512_bf16"
 #endif
 
 namespace unpad {
@@ -35,15 +35,26 @@ inline constexpr int kRegisters = 16;
 inline constexpr int kTileRows = 6;
 #endif
 
+// Two neighbours along the depth of a product, rounded to bfloat16; the first is the low half.
+struct Pair {
+    uint32_t bits;
+};
+
+// `Number`: what products of T add up to.
 template <class T>
 struct Lanes;
 template <>
 struct Lanes<float> {
+    using Number = float;
     typedef float Vec __attribute__((vector_size(kVectorBytes)));
     typedef int32_t Int __attribute__((vector_size(kVectorBytes)));
+    typedef uint32_t Bits __attribute__((vector_size(kVectorBytes)));
 };
 template <>
+struct Lanes<Pair> : Lanes<float> {};
+template <>
 struct Lanes<double> {
+    using Number = double;
     typedef double Vec __attribute__((vector_size(kVectorBytes)));
     typedef int64_t Int __attribute__((vector_size(kVectorBytes)));
 };
@@ -222,6 +233,49 @@ inline VecF min_keep(VecF a, VecF b) {
 }
 inline VecF max_keep(VecF a, VecF b) {
     return a > b ? a : b;
+}
+
+#endif
+
+#if defined(__AVX512BF16__)
+
+using Pairs = __m512i;
+
+inline Pairs load(const Pair* p) {
+    return _mm512_loadu_si512(p);
+}
+inline Pairs splat(Pair x) {
+    return _mm512_set1_epi32(static_cast<int>(x.bits));
+}
+inline void store_n(Pair* p, Pairs v, int n) {
+    _mm512_mask_storeu_epi32(p, static_cast<__mmask16>((1u << n) - 1), v);
+}
+// c + both products of each pair: two fused multiply-adds, the second of the pair first.
+inline VecF fma(Pairs a, Pairs b, VecF c) {
+    return _mm512_dpbf16_ps(c, (__m512bh)a, (__m512bh)b);
+}
+// Numbers in a row, two vectors of them: each even one with the odd one behind it.
+inline Pairs pair_neighbours(VecF first, VecF second) {
+    return (Pairs)_mm512_cvtne2ps_pbh(second, first);
+}
+// Lane by lane.
+inline Pairs pair_lanes(VecF even, VecF odd) {
+    const Pairs order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24,
+                                         8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+    return _mm512_permutexvar_epi16(order, pair_neighbours(even, odd));
+}
+
+#else
+
+// Rounded to bfloat16, nearest even, as the instruction does it; NaN stays as it is.
+inline VecF round_to_bfloat16(VecF x) {
+    using Bits = Lanes<float>::Bits;
+    Bits bits;
+    std::memcpy(&bits, &x, sizeof(bits));
+    bits = (bits + (0x7fff + (bits >> 16 & 1))) & 0xffff0000;
+    VecF r;
+    std::memcpy(&r, &bits, sizeof(r));
+    return x == x ? r : x;
 }
 
 #endif

@@ -401,7 +401,8 @@ class Worker {
     Panels panels_of(const Ref& ref, RowMaps maps, T*& free) const {
         constexpr int64_t few_pages = int64_t{256} << 10;
         const int64_t panel = s_.kernels.panel, rows = window_.rows;
-        if (ref.map == kRowMap && ref.width % panel == 0 && rows * ref.stride <= few_pages) {
+        if (s_.kernels.outer_in_place && ref.map == kRowMap && ref.width % panel == 0 &&
+            rows * ref.stride <= few_pages) {
             const int64_t step = ref.stride / static_cast<int64_t>(sizeof(T));
             return {reinterpret_cast<const T*>(ref.base), panel, step, ref.width};
         }

@@ -23,6 +23,7 @@ COMPARISONS = {
     "train_sizes.py": ("--seconds", 0, "--batches", 3, "--threads", 1, "--widths", 8, "--small", 2),
     "user_cells.py": TINY,
     "streaming.py": ("--seconds", 0, "--widths", 8),
+    "precision.py": ("--seconds", 0, "--batches", 3, "--threads", 1, "--widths", 8),
     "batch_one.py": (*SMALL, "--threads", 1, "--steps", 20),
 }
 

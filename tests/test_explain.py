@@ -79,7 +79,7 @@ def test_the_engine_and_the_parts_are_named() -> None:
 
 
 def test_half_precision_is_said_to_run_on_the_torch_engine() -> None:
-    assert explain(LSTMCell(I, H).bfloat16()).engine == "torch"
+    assert explain(LSTMCell(I, H).half()).engine == "torch"
 
 
 def test_a_refused_cell_names_operation_line_and_reason() -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from unpad.cells.arguments import check_precision
 from unpad.cells.cell import feature_shape, first_floating, start
 from unpad.cells.compose import check_cell, size_of
 from unpad.compiler.build import Compiled, Programs
@@ -60,7 +61,9 @@ class Explanation:
     __repr__ = __str__
 
 
-def explain(cell: nn.Module, *, dtype: torch.dtype | None = None) -> Explanation:
+def explain(
+    cell: nn.Module, *, dtype: torch.dtype | None = None, precision: str | None = None
+) -> Explanation:
     """Draw the program that a cell was compiled to.
 
     It tells what runs before, in and after the loop, forward and backward, the multiply-adds per
@@ -70,6 +73,7 @@ def explain(cell: nn.Module, *, dtype: torch.dtype | None = None) -> Explanation
     Args:
         cell: any cell.
         dtype: of input and floating states; the dtype of its first parameter unless given.
+        precision: of products, as for `unpad.nn.Recurrent`.
 
     Raises:
         ArgumentTypeError: it is not a cell.
@@ -80,6 +84,7 @@ def explain(cell: nn.Module, *, dtype: torch.dtype | None = None) -> Explanation
     RNNCell: ...
     """
     check_cell(cell, "cell")
+    check_precision(precision)
     first = first_floating(cell)
     dtype = dtype or (torch.get_default_dtype() if first is None else first.dtype)
     device = None if first is None else first.device
@@ -90,10 +95,10 @@ def explain(cell: nn.Module, *, dtype: torch.dtype | None = None) -> Explanation
     if isinstance(compiled, Refused):
         text = f"{name}: eager engine, a torch loop over time\n  since {compiled}"
         return Explanation(name, "eager", str(compiled), {}, 0, text)
-    return _drawn(name, compiled, x)
+    return _drawn(name, compiled, x, choose.rounds(x, precision))
 
 
-def _drawn(name: str, compiled: Compiled, x: Tensor) -> Explanation:
+def _drawn(name: str, compiled: Compiled, x: Tensor, rounds: bool) -> Explanation:
     step = compiled.step
     states = len(step.states)
     needs = Needs(
@@ -119,8 +124,10 @@ def _drawn(name: str, compiled: Compiled, x: Tensor) -> Explanation:
             lines += [f"    {names.instruction(i)}" for i in instructions]
     streams = programs.streams
     kept = (*streams.saved, *streams.histories.values())
-    size = sum(streams.forward_widths[s] for s in kept) * x.element_size()
+    size = sum(streams.forward_widths[s] for s in kept)
+    size *= choose.working_dtype(x).itemsize
     isa = f" ({native_engine.tier()})" if engine == "native" else ""
+    isa += ", products in bfloat16" if rounds else ""
     head = f"{name}: {engine} engine{isa}, {size:,} bytes saved per token for the backward pass"
     text = "\n".join([head, *_once_lines(compiled.once, compiled), *lines])
     return Explanation(name, engine, "", counts, size, text)

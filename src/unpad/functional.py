@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor, nn
 
-from unpad.cells.arguments import check_dtype, check_flag, check_memory
+from unpad.cells.arguments import check_dtype, check_flag, check_memory, check_precision
 from unpad.cells.cell import feature_shape, start, start_like
 from unpad.cells.compose import (
     check_cell,
@@ -42,6 +42,7 @@ def dynamic_rnn(
     time_major: bool = False,
     return_states: bool = False,
     memory: str | int = "fast",
+    precision: str | None = None,
 ) -> tuple[Any, ...]:
     """Run a cell over a batch of sequences.
 
@@ -55,7 +56,8 @@ def dynamic_rnn(
         dtype: of the cell's own initial state; None: that of the inputs.
         time_major: whether time is the first axis.
         return_states: also give the state after every token.
-        memory: what is kept for the backward pass, as for `unpad.nn.Recurrent`.
+        memory, precision: what is kept for the backward pass, and what products are rounded to, as
+            for `unpad.nn.Recurrent`.
 
     Returns:
         The outputs in the form of the inputs, always with S steps and 0 past the end; the state
@@ -75,9 +77,9 @@ def dynamic_rnn(
     batch = _open(cell, inputs, sequence_length, time_major)
     check_flag("return_states", return_states)
     state = _start(cell, initial_state, batch, dtype, "initial_state")
-    kept = check_memory(memory)
+    ways: dict[str, Any] = {"memory": check_memory(memory), "precision": check_precision(precision)}
     output, final, states = choose.run(
-        cell, batch.values, batch.offsets, state, return_states=return_states, memory=kept
+        cell, batch.values, batch.offsets, state, return_states=return_states, **ways
     )
     results = (batch.close(output), final)
     return (*results, map_leaves(batch.close, states)) if return_states else results
@@ -94,14 +96,15 @@ def bidirectional_dynamic_rnn(
     *,
     time_major: bool = False,
     memory: str | int = "fast",
+    precision: str | None = None,
 ) -> tuple[tuple[Any, Any], tuple[Nest, Nest]]:
     """Run one cell from each sequence's start and another from its end.
 
     Args:
         cell_fw: reads from the first token to the last.
         cell_bw: reads from the last token, not from the padding, to the first.
-        inputs, sequence_length, dtype, time_major, memory: as for `dynamic_rnn`; bytes are halved,
-            for each cell its own.
+        inputs, sequence_length, dtype, time_major, memory, precision: as for `dynamic_rnn`; bytes
+            are halved, for each cell its own.
         initial_state_fw, initial_state_bw: one for each cell.
 
     Returns:
@@ -132,9 +135,10 @@ def bidirectional_dynamic_rnn(
     fw = _start(cell_fw, initial_state_fw, batch, dtype, "initial_state_fw")
     bw = _start(cell_bw, initial_state_bw, batch, dtype, "initial_state_bw")
     kept = lean.share(check_memory(memory), 2)
+    ways: dict[str, Any] = {"memory": kept, "precision": check_precision(precision)}
     ragged = batch.values, batch.offsets
-    output_fw, final_fw, _ = choose.run(cell_fw, *ragged, fw, memory=kept)
-    output_bw, final_bw, _ = choose.run(cell_bw, *ragged, bw, reverse=True, memory=kept)
+    output_fw, final_fw, _ = choose.run(cell_fw, *ragged, fw, **ways)
+    output_bw, final_bw, _ = choose.run(cell_bw, *ragged, bw, reverse=True, **ways)
     return (batch.close(output_fw), batch.close(output_bw)), (final_fw, final_bw)
 
 

@@ -35,7 +35,8 @@ class Stepper:
 
     The weights are followed: a step after an optimizer's or ``load_state_dict`` sees the new ones.
     After replacing a Parameter object by another, call `refresh`. One thread at a time may use a
-    stepper.
+    stepper. Products have the layer's own ``precision``; autocast has no say here, and cells that
+    were converted to bfloat16 are called step by step.
 
     Args:
         layer: a cell, or a `Recurrent`, `RNN`, `GRU` or `LSTM` of one direction.
@@ -92,7 +93,9 @@ class Stepper:
     def _compiled(self) -> NativeSteps | None:
         """The engine's steps, or None where the cells must be called."""
         x = self._like.new_zeros(self._rows, *self._x_shape[not self._alone :])
-        if not choose.wants_native(x) or any(t.dtype is not x.dtype for t in leaves(self._now)):
+        if x.dtype is torch.bfloat16 or not choose.wants_native(x):
+            return None
+        if any(t.dtype is not x.dtype for t in leaves(self._now)):
             return None
         programs: list[Compiled] = []
         with torch.no_grad():
@@ -109,7 +112,9 @@ class Stepper:
                     )
                 programs.append(found)
                 x = x.new_zeros(self._rows, *found.output_shape)
-        return NativeSteps(programs, leaves(self._now), self._places(), self._rows, x.dtype)
+        precision = _precision(self._layer) if x.dtype is torch.float32 else "float32"
+        states = leaves(self._now)
+        return NativeSteps(programs, states, self._places(), self._rows, x.dtype, precision)
 
     def _places(self) -> list[list[Place]]:
         """Where each cell's states lie within the leaves of the layer's state."""
@@ -333,6 +338,12 @@ def _check_layer(layer: Any) -> nn.Module:
             "train the layer with bidirectional=False, or run it over whole chunks",
         )
     return cast("nn.Module", layer)
+
+
+def _precision(layer: nn.Module) -> str:
+    """Of products; a cell's attribute of that name may mean anything."""
+    chosen = layer.precision if isinstance(layer, (Layers, Recurrent)) else None
+    return chosen or "float32"
 
 
 def _refuse_training(layer: nn.Module) -> None:

@@ -191,12 +191,15 @@ def test_batch_norm_by_running_statistics_mixes_no_rows() -> None:
     assert_current(cell)
 
 
-def test_autocast_changes_neither_program_nor_numbers() -> None:
+def test_autocast_changes_the_precision_of_products_and_no_program() -> None:
     cell = Own()
     x, offsets, state = oracle.batch(cell, [2, 3], dtype=torch.float32)
+    rounded, _, _ = choose.run(cell, x, offsets, state, precision="bfloat16")
+    traces = unpad.trace_count()
     with torch.autocast("cpu", dtype=torch.bfloat16):
         inside, _, _ = choose.run(cell, x, offsets, state)
-    assert torch.equal(inside, choose.run(cell, x, offsets, state)[0])
+    assert unpad.trace_count() == traces
+    assert torch.equal(inside, rounded.bfloat16())
 
 
 def test_refused_is_raised_by_the_compiler_itself() -> None:

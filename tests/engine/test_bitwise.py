@@ -35,8 +35,8 @@ LENGTHS += [4, 14, 2, 6, 1]  # 32 mates
 class Rows:
     """One tensor of weights for the loss and of inputs, by sequence, whatever the batch's order."""
 
-    def __init__(self, cell: nn.Module, dtype: torch.dtype) -> None:
-        self.cell, self.dtype = cell.to(dtype), dtype
+    def __init__(self, cell: nn.Module, dtype: torch.dtype, precision: str | None = None) -> None:
+        self.cell, self.dtype, self.precision = cell.to(dtype), dtype, precision
         x, _, self.state = oracle.batch(cell, LENGTHS, dtype=dtype)
         self.x = x.split(LENGTHS)
         outs = cell.output_size
@@ -49,8 +49,9 @@ class Rows:
         leaf = lambda v: v[order].clone().requires_grad_(v.is_floating_point())  # noqa: E731
         state = pytree.tree_map(leaf, self.state)
         output, final, states = choose.run(
-            self.cell, x, oracle.offsets_of(lengths), state, reverse=reverse, return_states=True
-        )
+            self.cell, x, oracle.offsets_of(lengths), state,
+            reverse=reverse, return_states=True, precision=self.precision,
+        )  # fmt: skip
         loss = (output * torch.cat([self.weights[i] for i in order])).sum()
         floats = [v for v in pytree.tree_leaves(final) if v.is_floating_point()]
         (loss + sum(v.square().sum() for v in floats)).backward()
@@ -71,11 +72,14 @@ def _named(name: str, nest: Any, *, grad: bool = False) -> dict[str, Tensor]:
     return {f"{name} {i}": leaf for i, leaf in enumerate(leaves) if leaf is not None}
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("tier", TIERS)
 @pytest.mark.parametrize("name", CELLS)
 def test_alone_in_a_crowd_in_any_order_on_any_threads(name: str, tier: str, dtype) -> None:
-    rows = Rows(CELLS[name](), dtype)
+    """bfloat16: of products, in float32 tensors, so that no bit is rounded away at the end."""
+    rounds = dtype is torch.bfloat16
+    kind = (torch.float32, "bfloat16") if rounds else (dtype,)
+    rows = Rows(CELLS[name](), *kind)
     everyone = list(range(len(LENGTHS)))
     reverse = bool(random.getrandbits(1))
     with use(f"native {tier}"):

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from unpad.compiler.trace import autocast_enabled
+from unpad.engine.precision import PRECISIONS
 from unpad.errors import ArgumentError, ArgumentTypeError, quoted
 
 
@@ -68,6 +69,16 @@ def check_memory(value: Any) -> str | int:
     if value not in ("fast", "lean"):
         raise ArgumentError("memory", quoted(value), allowed, "choose one of them")
     return value
+
+
+def check_precision(value: Any) -> str | None:
+    """Return the precision of products, or None where the tensors and autocast say it."""
+    if value is None or value in PRECISIONS:
+        return value
+    allowed = '"float32", "bfloat16" or None'
+    if isinstance(value, torch.dtype):
+        raise ArgumentTypeError("precision", value, allowed, "give the name as a string")
+    raise ArgumentError("precision", quoted(value), allowed, "choose one of them")
 
 
 def check_choice(argument: str, value: Any, choices: tuple[str, ...]) -> str:

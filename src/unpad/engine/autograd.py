@@ -20,6 +20,7 @@ from unpad.compiler.ops import OPERATIONS
 from unpad.compiler.schedule import Scheduled
 from unpad.compiler.step import Step
 from unpad.engine import eager
+from unpad.engine.precision import product
 from unpad.engine.torch_engine import Columns, Frame
 
 RunPass = Callable[[Scheduled, Frame], None]
@@ -37,6 +38,7 @@ class Call:
     reverse: bool
     return_states: bool
     noises: list[Tensor]
+    precision: str = "float32"
 
     @property
     def direction(self) -> int:
@@ -82,6 +84,7 @@ def _forward(
         accumulators=[],
         initial=initial,
         final=final,
+        precision=call.precision,
     )
     call.run_pass(scheduled, frame)
     return [output, *final, *states], kept
@@ -161,6 +164,7 @@ def _backward(
         accumulators=sums,
         initial=[None if g is None else g.contiguous() for g in compress(d_final, alive)],
         final=list(compress(d_initial, alive)),
+        precision=call.precision,
     )
     call.run_pass(scheduled, frame)
     d_weights = [
@@ -209,7 +213,8 @@ def _replay(
 def replay_forward(call: Call, tensors: tuple[Tensor, ...]) -> list[Tensor]:
     """The forward results again, by the eager loop over the step in torch operations."""
     x, initial, matrices, terms = split(call.compiled, tensors)
-    cell = _StepCell(call.compiled.step, matrices, call.compiled.once.vectors(terms))
+    shared = call.compiled.once.vectors(terms)
+    cell = _StepCell(call.compiled.step, matrices, shared, call.precision)
     output, final, states = eager.run(
         cell,
         torch.cat([x, *call.noises], 1) if call.noises else x,
@@ -224,10 +229,17 @@ def replay_forward(call: Call, tensors: tuple[Tensor, ...]) -> list[Tensor]:
 class _StepCell(torch.nn.Module):
     """A step as a cell in torch operations; its x is x and the noises side by side."""
 
-    def __init__(self, step: Step, matrices: Sequence[Tensor], shared: Sequence[Tensor]) -> None:
+    def __init__(
+        self,
+        step: Step,
+        matrices: Sequence[Tensor],
+        shared: Sequence[Tensor],
+        precision: str = "float32",
+    ) -> None:
         super().__init__()
         self.output_size = step.graph[step.output].width
         self.step, self.matrices, self.shared = step, matrices, shared
+        self.precision = precision
 
     def forward(self, x: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
         step, values = self.step, dict[int, Tensor]()
@@ -250,7 +262,7 @@ class _StepCell(torch.nn.Module):
             elif node.op == "linear":
                 matrix = self.matrices[node.index // 2]
                 flipped = node.index // 2 in step.flipped
-                value = args[0] @ (matrix.t() if flipped else matrix)
+                value = product(args[0], matrix.t() if flipped else matrix, self.precision)
             elif node.op == "slice":
                 value = args[0][:, node.dims[0] : node.dims[0] + node.width]
             elif node.op == "concat":

@@ -22,10 +22,12 @@ from unpad.compiler.build import Compiled, compile_cell
 from unpad.compiler.schedule import Scheduled
 from unpad.compiler.trace import MixesRows, Refused, without_autocast
 from unpad.engine import autograd, eager, lean, native_engine, randomness, torch_engine
+from unpad.engine.precision import autocast_rounds
 from unpad.errors import ArgumentError, quoted
-from unpad.nest import Nest, leaves, rebuild
+from unpad.nest import Nest, leaves, map_leaves, rebuild
 
 ENGINES = ("auto", "native", "torch", "eager")
+_NATIVE_DTYPES = (torch.float32, torch.float64, torch.bfloat16)  # the last one runs as float32
 _chosen: ContextVar[str | None] = ContextVar("unpad_engine", default=None)
 _programs: weakref.WeakKeyDictionary[nn.Module, dict[Any, Compiled | Refused]]
 _programs = weakref.WeakKeyDictionary()
@@ -82,23 +84,56 @@ def run(
     reverse: bool = False,
     return_states: bool = False,
     memory: str | int = "fast",
+    precision: str | None = None,
 ) -> tuple[Tensor, Nest, Nest]:
     """Run a cell over every sequence of a ragged batch: arguments and results of `eager.run`.
 
     ``memory``: "fast", or what `lean.run` takes; the eager loop keeps all that autograd keeps.
+    ``precision``: of products, as in `precision`; None: "bfloat16" for bfloat16 tensors on a CPU
+    and inside ``torch.autocast("cpu", dtype=torch.bfloat16)``, where results are bfloat16 as well.
+    The eager loop takes no notice of it.
     """
-    if torch.compiler.is_compiling():
-        return _outside_dynamo()(
-            cell, x, offsets, state, reverse=reverse, return_states=return_states, memory=memory
-        )
-    name, flat = _chosen.get() or _from_environment(), leaves(state)
+    here = _outside_dynamo() if torch.compiler.is_compiling() else _run
+    ways: dict[str, Any] = {"reverse": reverse, "return_states": return_states}
+    return here(cell, x, offsets, state, memory=memory, precision=precision, **ways)
+
+
+@functools.cache
+def _outside_dynamo() -> Callable[..., tuple[Tensor, Nest, Nest]]:
+    """torch.compile calls a run as it is, between two graphs of its own, and looks not inside."""
+    return cast("Callable[..., Any]", torch.compiler.disable(_run))
+
+
+def _run(
+    cell: nn.Module,
+    x: Tensor,
+    offsets: Tensor,
+    state: Nest,
+    *,
+    reverse: bool,
+    return_states: bool,
+    memory: str | int,
+    precision: str | None,
+) -> tuple[Tensor, Nest, Nest]:
+    name = _chosen.get() or _from_environment()
+    ways = {"reverse": reverse, "return_states": return_states}
+    narrow = autocast_rounds(x.device.type)
+    if narrow:
+        x, state = _like_weights(cell, x, state)
+        if precision == "float32":
+            with without_autocast(x.device.type):
+                return _run(cell, x, offsets, state, memory=memory, precision=precision, **ways)
+    flat = leaves(state)
     if name == "eager" or x.is_meta or _transformed() or not _exact(x, flat):
-        return eager.run(cell, x, offsets, state, reverse=reverse, return_states=return_states)
+        return eager.run(cell, x, offsets, state, **ways)
     found = _glanced(cell, x, flat) or _run_once(cell, x, state)
     if isinstance(found, Refused):
-        ways = {"reverse": reverse, "return_states": return_states}
         return _uncompiled(cell, found, x, offsets, state, **ways)
     compiled, (matrices, terms) = found
+    rounded = rounds(x, precision)
+    if working_dtype(x) is not x.dtype:
+        x, matrices = x.float(), [t.float() for t in matrices]
+        terms = [t.float() for t in terms]
     native = name != "torch" and _native_takes(x, name)
     fast, step = memory == "fast", compiled.step
     call = autograd.Call(
@@ -109,6 +144,7 @@ def run(
         reverse=reverse,
         return_states=return_states,
         noises=[randomness.drawn(noise, x, offsets) for noise in step.noises] if fast else [],
+        precision="bfloat16" if rounded else "float32",
     )
     x = _unit_columns(_formed(x, (x.shape[0], step.x_width), x.dtype))
     widths = zip(flat, step.state_widths, strict=True)
@@ -117,13 +153,7 @@ def run(
         results = autograd.run(call, x, initial, matrices, terms)
     else:
         results = lean.run(call, x, initial, matrices, terms, memory=memory)
-    return _shaped(call, results, state, flat)
-
-
-@functools.cache
-def _outside_dynamo() -> Callable[..., tuple[Tensor, Nest, Nest]]:
-    """torch.compile calls a run as it is, between two graphs of its own, and looks not inside."""
-    return cast("Callable[..., Any]", torch.compiler.disable(run))
+    return _shaped(call, results, state, flat, narrow=narrow)
 
 
 def _run_once(
@@ -133,6 +163,30 @@ def _run_once(
     with _cached_parametrizations(cell), without_autocast(x.device.type):
         found, tensors = _compiled(cell, x, state)
         return found if isinstance(found, Refused) else (found, found.once.run(tensors))
+
+
+def working_dtype(x: Tensor) -> torch.dtype:
+    """The dtype that a program runs in: on a CPU, bfloat16 numbers are kept as float32."""
+    return torch.float32 if x.dtype is torch.bfloat16 and x.is_cpu else x.dtype
+
+
+def rounds(x: Tensor, precision: str | None) -> bool:
+    """Whether the operands of products are rounded to bfloat16 for this input."""
+    if working_dtype(x) is not torch.float32:
+        return False
+    if precision is None:
+        return x.dtype is torch.bfloat16 or autocast_rounds(x.device.type)
+    return precision == "bfloat16"
+
+
+def _like_weights(cell: nn.Module, x: Tensor, state: Nest) -> tuple[Tensor, Nest]:
+    """Input and states of the weights' dtype, where autocast lets another one in."""
+    floating = (p.dtype for p in cell.parameters() if p.is_floating_point())
+    dtype = next(floating, x.dtype)
+    if dtype is torch.float64 or x.dtype is torch.float64:
+        return x, state
+    convert = lambda leaf: leaf.to(dtype) if leaf.is_floating_point() else leaf  # noqa: E731
+    return x.to(dtype), map_leaves(convert, state)
 
 
 def _uncompiled(
@@ -164,21 +218,25 @@ def _exact(x: Tensor, flat: list[Tensor]) -> bool:
     if not whole:
         return bool(flat)
     most = max(int(leaf.abs().max()) for leaf in whole) + len(x)
-    return most * torch.finfo(x.dtype).eps < 1
+    return most * torch.finfo(working_dtype(x)).eps < 1
 
 
 def _shaped(
-    call: autograd.Call, results: list[Tensor], state: Nest, like: list[Tensor]
+    call: autograd.Call, results: list[Tensor], state: Nest, like: list[Tensor], *, narrow: bool
 ) -> tuple[Tensor, Nest, Nest]:
-    """Flat rows back to the cell's own shapes and dtypes."""
+    """Flat rows back to the cell's own shapes and dtypes; ``narrow``: float32 to bfloat16."""
+
+    def of(dtype: torch.dtype) -> torch.dtype:
+        return torch.bfloat16 if narrow and dtype is torch.float32 else dtype
+
     compiled, tokens = call.compiled, results[0].shape[0]
-    output = _formed(results[0], (tokens, *compiled.output_shape), compiled.output_dtype)
+    output = _formed(results[0], (tokens, *compiled.output_shape), of(compiled.output_dtype))
     rows = zip(results[1 : 1 + len(like)], like, strict=True)
-    final = rebuild(state, [_formed(r, s.shape, s.dtype) for r, s in rows])
+    final = rebuild(state, [_formed(r, s.shape, of(s.dtype)) for r, s in rows])
     if not call.return_states:
         return output, final, None
     rows = zip(results[1 + len(like) :], like, strict=True)
-    states = [_formed(r, (tokens, *s.shape[1:]), s.dtype) for r, s in rows]
+    states = [_formed(r, (tokens, *s.shape[1:]), of(s.dtype)) for r, s in rows]
     return output, final, rebuild(state, states)
 
 
@@ -199,10 +257,9 @@ def _unit_columns(x: Tensor) -> Tensor:
 def _native_takes(x: Tensor, name: str) -> bool:
     if native_takes(x):
         return True
-    takes = x.is_cpu and x.dtype in (torch.float32, torch.float64)
-    reason = (
-        native_engine.unavailable_reason() if takes else "it takes float32 and float64 on a CPU"
-    )
+    takes = x.is_cpu and x.dtype in _NATIVE_DTYPES
+    allowed = "it takes float32, float64 and bfloat16 on a CPU"
+    reason = native_engine.unavailable_reason() if takes else allowed
     if name == "native":
         raise ArgumentError("engine", f"native, for {x.dtype} on {x.device}", reason, 'use "auto"')
     if takes:
@@ -254,7 +311,7 @@ def wants_native(x: Tensor) -> bool:
 
 def native_takes(x: Tensor) -> bool:
     """Whether the native engine runs a program on this input."""
-    return native_engine.available() and x.is_cpu and x.dtype in (torch.float32, torch.float64)
+    return native_engine.available() and x.is_cpu and x.dtype in _NATIVE_DTYPES
 
 
 # -- compiled cells --------------------------------------------------------------------------------

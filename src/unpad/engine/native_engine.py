@@ -35,6 +35,7 @@ except ImportError as error:
 _MAGIC = 0x756E706164
 _VERSION = 1
 _DTYPES = {torch.float32: 0, torch.float64: 1}
+_BFLOAT16 = 2  # float32 with the operands of products in bfloat16
 
 
 def unavailable_reason() -> str:
@@ -58,7 +59,10 @@ def opcodes() -> dict[str, tuple[int, int]]:
 
 
 def tier() -> str:
-    """The instruction set in use: ``generic``, ``avx2`` or ``avx512`` (``UNPAD_ISA`` overrides)."""
+    """The instruction set in use; the environment variable ``UNPAD_ISA`` overrides it.
+
+    ``generic``, ``avx2``, ``avx512`` or ``avx512_bf16``: the last has bfloat16 products of its own.
+    """
     return _native.tier()
 
 
@@ -196,6 +200,7 @@ class NativePass:
         final: Sequence[Tensor] = (),
         reverse: bool = False,
         threads: int | None = None,
+        precision: str = "float32",
     ) -> None:
         """Run the pass over the B sequences of a ragged batch of T tokens.
 
@@ -212,6 +217,7 @@ class NativePass:
                 its initial state there. Shares no memory with any other argument.
             reverse: read every sequence from its last token to its first.
             threads: the most to use; ``torch.get_num_threads()`` unless given.
+            precision: "bfloat16" rounds the operands of float32 products.
 
         Raises:
             ValueError: a tensor whose shape, strides or device do not fit the pass.
@@ -229,6 +235,7 @@ class NativePass:
                 final=final,
                 reverse=reverse,
                 threads=threads,
+                precision=precision,
             )
         )
 
@@ -244,7 +251,7 @@ class NativePass:
         for tensor in (*frame.initial, *frame.matrices, *frame.shared):
             if tensor is not None and not tensor.is_cpu:
                 _refuse("cell", tensor, "tensors on the CPU, where the input is")
-        numbers = [_DTYPES[x.dtype], frame.direction, torch.get_num_threads()]
+        numbers = [_code(x.dtype, frame.precision), frame.direction, torch.get_num_threads()]
         numbers += offsets.shape[0] - 1, offsets.data_ptr(), x.shape[0]
         for stream in frame.streams:
             if stream is None:
@@ -278,15 +285,17 @@ class NativePass:
         final: Sequence[Tensor] = (),
         reverse: bool = False,
         threads: int | None = None,
+        precision: str = "float32",
     ) -> list[int]:
         """Check the arguments of `run` and give the addresses that C++ takes."""
-        if dtype not in _DTYPES:
+        if dtype not in _DTYPES or (precision == "bfloat16" and dtype is not torch.float32):
             raise ArgumentTypeError("dtype", dtype, "float32 or float64", "use the torch engine")
         if offsets.dtype is not torch.int64 or offsets.dim() != 1 or not _plain(offsets):
             _refuse("offsets", offsets, "contiguous int64 [B+1] on the CPU")
         batch = offsets.numel() - 1
         tokens = streams[0].shape[0] if streams else -1
-        frame = [_DTYPES[dtype], -1 if reverse else 1, threads or torch.get_num_threads()]
+        frame = [_code(dtype, precision), -1 if reverse else 1]
+        frame.append(threads or torch.get_num_threads())
         frame += batch, offsets.data_ptr(), tokens
         self._add_streams(frame, streams, tokens, dtype)
         _add_plain(frame, "shared", shared, self._shared, dtype)
@@ -356,6 +365,10 @@ def _add_plain(
         if tensor.dtype is not dtype or not tensor.is_cpu:
             _refuse_kind(argument, tensor, dtype)
         frame.append(tensor.data_ptr())
+
+
+def _code(dtype: torch.dtype, precision: str) -> int:
+    return _BFLOAT16 if precision == "bfloat16" else _DTYPES[dtype]
 
 
 def _plain(tensor: Tensor) -> bool:

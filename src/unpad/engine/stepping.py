@@ -31,6 +31,7 @@ class NativeSteps:
         places: for each program, where its states lie in ``states``.
         rows: number of streams.
         dtype: of everything.
+        precision: of products.
     """
 
     def __init__(
@@ -40,7 +41,9 @@ class NativeSteps:
         places: list[list[Place]],
         rows: int,
         dtype: torch.dtype,
+        precision: str,
     ) -> None:
+        self.precision = precision
         self.dtype, self.output_shape = dtype, programs[-1].output_shape
         self._programs, self._rows = programs, rows
         self._offsets = torch.arange(rows + 1)
@@ -95,6 +98,7 @@ class NativeSteps:
             initial=[self._view(self._states, p, w) for p, w in _with(places, step.state_widths)],
             final=[self._view(self._after, p, w) for p, w in _with(places, step.state_widths)],
             threads=1,
+            precision=self.precision,
         )
         return native, frame
 

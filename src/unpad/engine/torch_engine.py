@@ -16,6 +16,7 @@ from torch import Tensor
 from unpad.compiler.ops import OPERATIONS
 from unpad.compiler.program import Instruction, Kind, Operand, Pass, PhaseKind
 from unpad.engine.order import StepOrder, step_order
+from unpad.engine.precision import rounded
 
 Rows: TypeAlias = slice
 
@@ -46,6 +47,7 @@ class Frame:
         initial, final: [B, width] for each state, contiguous; ``final`` is filled. None: zeros, and
             what nobody asks for.
         flipped: which matrices are given as [N, K]; empty: none.
+        precision: of products, as in `precision`; "bfloat16" is for float32 tensors.
     """
 
     offsets: Tensor
@@ -57,6 +59,7 @@ class Frame:
     initial: Sequence[Tensor | None]
     final: Sequence[Tensor | None]
     flipped: tuple[bool, ...] = ()
+    precision: str = "float32"
 
 
 def run_pass(program: Pass, frame: Frame) -> None:
@@ -69,6 +72,10 @@ def run_pass(program: Pass, frame: Frame) -> None:
             else:
                 streams.append(stream)
         _Run(program, frame, streams).run()
+
+
+def _as_it_is(value: Tensor) -> Tensor:
+    return value
 
 
 @dataclass
@@ -84,6 +91,8 @@ class _Run:
     def __post_init__(self) -> None:
         self.order = step_order(self.frame.offsets, reverse=self.frame.direction < 0)
         self.tokens = len(self.order.tokens)
+        self.factor = rounded if self.frame.precision == "bfloat16" else _as_it_is
+        self.matrices = [self.factor(matrix) for matrix in self.frame.matrices]
         for number, buffer in enumerate(self.program.buffers):
             if buffer.kind in (Kind.WINDOW, Kind.SCRATCH):
                 self.memory[number] = self.like().new_zeros(self.tokens, buffer.width)
@@ -199,7 +208,7 @@ class _Run:
     def evaluate(self, instruction: Instruction, rows: Rows, live: int | None) -> Tensor:
         args = [self.view(a, rows, live) for a in instruction.args]
         if instruction.op == "linear":
-            product = args[0] @ self.matrix(instruction.matrix)
+            product = self.factor(args[0]) @ self.matrix(instruction.matrix)
             return product if len(args) == 1 else args[1] + product
         meaning: Callable[..., Tensor] = OPERATIONS[instruction.op].torch
         if instruction.table >= 0:
@@ -211,7 +220,7 @@ class _Run:
         return meaning(*args, instruction.dims) if instruction.dims else meaning(*args)
 
     def matrix(self, number: int) -> Tensor:
-        matrix, flipped = self.frame.matrices[number], self.frame.flipped
+        matrix, flipped = self.matrices[number], self.frame.flipped
         return matrix.t() if flipped and flipped[number] else matrix
 
     def accumulate(self, instruction: Instruction) -> None:
@@ -219,7 +228,7 @@ class _Run:
         args = [self.view(a, rows).expand(self.tokens, -1) for a in instruction.args]
         target = self.frame.accumulators[instruction.matrix]
         if instruction.op == "outer":
-            target += args[0].T @ args[1]
+            target += self.factor(args[0]).T @ self.factor(args[1])
         else:
             product = args[0] * args[1] if len(args) > 1 else args[0]
             target += product.sum(0)

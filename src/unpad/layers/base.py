@@ -18,6 +18,7 @@ from unpad.cells.arguments import (
     check_flag,
     check_like,
     check_memory,
+    check_precision,
     check_rate,
     check_size,
 )
@@ -40,7 +41,9 @@ class Layers(nn.Module, Generic[State]):
 
     gates: ClassVar[int]
     mode: str
-    memory: str | int = "fast"  # also of a layer that was pickled before there was a choice
+    # Also of layers that were pickled before there was a choice.
+    memory: str | int = "fast"
+    precision: str | None = None
 
     def __init__(
         self,
@@ -55,6 +58,7 @@ class Layers(nn.Module, Generic[State]):
         proj_size: int = 0,
         init: Init,
         memory: str | int,
+        precision: str | None,
         device: Any,
         dtype: Any,
     ) -> None:
@@ -71,6 +75,7 @@ class Layers(nn.Module, Generic[State]):
         check_dtype(dtype)
         self.init = init
         self.memory = check_memory(memory)
+        self.precision = check_precision(precision)
         if self.dropout and num_layers == 1:
             _warn_of_lone_dropout(self.dropout)
         self._cells, self._names = self._make_cells(), self._make_names()
@@ -165,7 +170,8 @@ class Layers(nn.Module, Generic[State]):
         cell = self.cell_with_weights(place)
         reverse = self.bidirectional and place % 2 == 1
         share = lean.share(self.memory, len(self._cells))
-        output, final, _ = choose.run(cell, values, offsets, state, reverse=reverse, memory=share)
+        ways: dict[str, Any] = {"memory": share, "precision": self.precision}
+        output, final, _ = choose.run(cell, values, offsets, state, reverse=reverse, **ways)
         held = cast("dict[str, Tensor | None]", cell._parameters)
         for name, weight in held.items():
             # A computed weight (parametrize, weight_norm) would keep its graph alive.
@@ -283,6 +289,7 @@ class Layers(nn.Module, Generic[State]):
             "dropout": 0.0,
             "bidirectional": False,
             "memory": "fast",
+            "precision": None,
         }
         chosen = {name: getattr(self, name) for name in defaults}
         return text + "".join(

@@ -19,7 +19,8 @@ class GRU(Layers[Tensor]):
     Args:
         input_size: I, features of a token.
         hidden_size: H, features of the output of one direction.
-        num_layers, bias, batch_first, dropout, bidirectional, init, memory: as for `RNN`.
+        num_layers, bias, batch_first, dropout, bidirectional, init, memory, precision: as for
+            `RNN`.
         reset_after: torch's form; False: the first paper's and TensorFlow 1's, see `GRUCell`.
 
     The ``state_dict`` is torch.nn.GRU's.
@@ -48,6 +49,7 @@ class GRU(Layers[Tensor]):
         reset_after: bool = True,
         init: Init = "torch",
         memory: str | int = "fast",
+        precision: str | None = None,
     ) -> None:
         self.reset_after = reset_after
         super().__init__(
@@ -60,6 +62,7 @@ class GRU(Layers[Tensor]):
             bidirectional=bidirectional,
             init=init,
             memory=memory,
+            precision=precision,
             device=device,
             dtype=dtype,
         )

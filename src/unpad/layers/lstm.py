@@ -21,7 +21,8 @@ class LSTM(Layers[tuple[Tensor, Tensor]]):
     Args:
         input_size: I, features of a token.
         hidden_size: H, features of c, and of the output of one direction without projection.
-        num_layers, bias, batch_first, dropout, bidirectional, init, memory: as for `RNN`.
+        num_layers, bias, batch_first, dropout, bidirectional, init, memory, precision: as for
+            `RNN`.
         proj_size: P, features of h after a projection; 0: none.
         forget_bias: what the two biases of the forget gate add up to at the start, exactly; None:
             torch.nn's random numbers.
@@ -53,6 +54,7 @@ class LSTM(Layers[tuple[Tensor, Tensor]]):
         forget_bias: float | None = None,
         init: Init = "torch",
         memory: str | int = "fast",
+        precision: str | None = None,
     ) -> None:
         self.forget_bias = forget_bias
         super().__init__(
@@ -66,6 +68,7 @@ class LSTM(Layers[tuple[Tensor, Tensor]]):
             proj_size=proj_size,
             init=init,
             memory=memory,
+            precision=precision,
             device=device,
             dtype=dtype,
         )

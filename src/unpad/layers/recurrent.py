@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from unpad.cells.arguments import check_flag, check_memory
+from unpad.cells.arguments import check_flag, check_memory, check_precision
 from unpad.cells.cell import feature_shape, first_floating, start, start_like
 from unpad.cells.compose import (
     are_cells,
@@ -63,6 +63,13 @@ class Recurrent(nn.Module):
             int: the most bytes that may be kept and worked with in the backward pass, shared out
             evenly to layers and directions; what is kept is as much as fits. In inference nothing
             is kept; a cell in the eager loop, and a second derivative, keep all.
+        precision: of the products of float32 cells. ``"bfloat16"``: both operands of every product
+            are rounded to bfloat16 (nearest, ties to even), forward and backward; sums, states,
+            outputs, gradients and what stands between products stay float32, so the parameters are
+            their own master weights. ``"float32"``: always. None: float32, but bfloat16 inside
+            ``torch.autocast("cpu", dtype=torch.bfloat16)``, where outputs and final states are
+            bfloat16 as torch.nn.LSTM's are, and for cells and inputs that were converted to
+            bfloat16 (on a CPU). The eager loop multiplies as torch does; float64 is never rounded.
 
     Raises:
         ArgumentError: widths that do not fit on each other; in a run, fewer bytes than the least
@@ -79,7 +86,9 @@ class Recurrent(nn.Module):
     ([(2, 10), (4, 10)], (2, 5))
     """
 
-    memory: str | int = "fast"  # also of a layer that was pickled before there was a choice
+    # Also of layers that were pickled before there was a choice.
+    memory: str | int = "fast"
+    precision: str | None = None
 
     def __init__(
         self,
@@ -91,12 +100,14 @@ class Recurrent(nn.Module):
         learned_initial_state: bool = False,
         return_states: bool = False,
         memory: str | int = "fast",
+        precision: str | None = None,
     ) -> None:
         super().__init__()
         self.bidirectional = check_flag("bidirectional", bidirectional)
         self.batch_first = check_flag("batch_first", batch_first)
         self.return_states = check_flag("return_states", return_states)
         self.memory = check_memory(memory)
+        self.precision = check_precision(precision)
         self.single = not are_cells(cell)
         cells = _as_cells(cell, "cell", self.single)
         check_widths(cells, 2 if bidirectional else 1)
@@ -195,6 +206,7 @@ class Recurrent(nn.Module):
         values, finals, states = batch.values, list[Any](), list[Any]()
         share = lean.share(self.memory, len(self.cells) * (1 + self.bidirectional))
         ways: dict[str, Any] = {"return_states": wanted, "memory": share}
+        ways["precision"] = self.precision
         for cells, before in zip(self._layers(), self._start(initial_state, batch), strict=True):
             runs = [
                 choose.run(cell, values, batch.offsets, state, reverse=place == 1, **ways)
@@ -260,7 +272,7 @@ class Recurrent(nn.Module):
     def extra_repr(self) -> str:
         """Give what is not the default."""
         shown = {"bidirectional": False, "batch_first": True, "return_states": False}
-        shown |= {"memory": "fast"}
+        shown |= {"memory": "fast", "precision": None}
         chosen = [f"{k}={getattr(self, k)!r}" for k, default in shown.items()
                   if getattr(self, k) != default]  # fmt: skip
         return ", ".join(chosen + ["learned_initial_state=True"] * (self.initial is not None))

@@ -32,6 +32,9 @@ class RNN(Layers[Tensor]):
         memory: what is kept for the backward pass. ``"fast"``: all that it reads; ``"lean"``: the
             states at a few borders in time, between which the forward pass runs again, see
             `Recurrent`; or the most bytes.
+        precision: of products. ``"bfloat16"``: what is multiplied is rounded to bfloat16, sums and
+            all else stay float32; ``"float32"``: not even autocast changes that; None: see
+            `Recurrent`.
 
     The ``state_dict`` is torch.nn.RNN's.
 
@@ -59,6 +62,7 @@ class RNN(Layers[Tensor]):
         *,
         init: Init = "torch",
         memory: str | int = "fast",
+        precision: str | None = None,
     ) -> None:
         self.nonlinearity = check_choice("nonlinearity", nonlinearity, ("tanh", "relu"))
         self.mode = f"RNN_{nonlinearity.upper()}"
@@ -72,6 +76,7 @@ class RNN(Layers[Tensor]):
             bidirectional=bidirectional,
             init=init,
             memory=memory,
+            precision=precision,
             device=device,
             dtype=dtype,
         )
