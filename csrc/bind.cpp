@@ -257,6 +257,7 @@ NB_MODULE(_native, m) {
             return peak;
         },
         nb::arg("threads"), nb::arg("wide"));
+    m.def("limit_threads", &unpad_limit_threads, nb::arg("n"));
     m.def("trim", &unpad_trim);
     m.def("idle_bytes", &unpad_idle_bytes);
 }

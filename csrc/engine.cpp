@@ -9,6 +9,7 @@
 #include "isa.h"
 #include "pool.h"
 #include "stepper.h"
+#include "threads.h"
 
 struct unpad_program {
     unpad::Program program;
@@ -140,6 +141,10 @@ int64_t unpad_trim(void) {
 }
 int64_t unpad_idle_bytes(void) {
     return static_cast<int64_t>(unpad::idle_bytes());
+}
+
+int unpad_limit_threads(int n) {
+    return unpad::limit_threads(n);
 }
 
 double unpad_machine_peak(int threads, int wide, char* error, int64_t error_size) {

@@ -69,6 +69,10 @@ void unpad_release(void* data, int64_t size); /* `size` as acquire gave it */
 int64_t unpad_trim(void);                     /* frees idle memory; returns its bytes */
 int64_t unpad_idle_bytes(void);
 
+/* The most threads (at least 1) of OpenMP regions that the calling thread opens from now on, in
+   this library or another of its runtime; returns what it was. */
+int unpad_limit_threads(int n);
+
 /* Floating-point operations a second (a multiply-add is two) that `threads` threads of the active
    tier reach at best, in registers. Takes some 20 ms. */
 double unpad_machine_peak(int threads, int wide, char* error, int64_t error_size);

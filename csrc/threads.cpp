@@ -46,4 +46,14 @@ void run_stages(int first, int last, int n, const std::function<void(int, int)>&
     for (int stage = first; stage <= last; ++stage) member(stage, 0, 1);
 }
 
+int limit_threads([[maybe_unused]] int n) {
+#ifdef _OPENMP
+    const int before = omp_get_max_threads();
+    omp_set_num_threads(n);
+    return before;
+#else
+    return 1;
+#endif
+}
+
 }  // namespace unpad

@@ -35,4 +35,8 @@ class FlushDenormals {
 #endif
 };
 
+// The most threads of parallel regions that the calling thread opens, the framework's too; gives
+// what it was. Other threads keep theirs.
+int limit_threads(int n);
+
 }  // namespace unpad

@@ -232,3 +232,69 @@ def test_dropout_with_one_layer_warns_as_torch_does():
     with pytest.warns(UserWarning, match=r"dropout=0.5 does nothing with num_layers=1") as caught:
         un.LSTM(3, 4, dropout=0.5)
     assert caught[0].filename == __file__
+
+
+def write_through_data(weight):
+    weight.data.mul_(0.5)
+
+
+def replace_data(weight):
+    weight.data = weight.data * 0.5
+
+
+def write_through_numpy(weight):
+    weight.detach().numpy()[:] *= 0.5
+
+
+def step_of_an_optimizer(weight):
+    weight.grad = 0.5 * weight.detach()
+    torch.optim.SGD([weight], lr=1.0).step()
+
+
+@pytest.mark.parametrize(
+    "change", [write_through_data, replace_data, write_through_numpy, step_of_an_optimizer]
+)
+def test_inference_sees_weights_however_they_were_changed(kind, change):
+    ours, _, options = kind
+    layer, x = ours(3, 33, **options), torch.randn(5, 2, 3)
+    for name, weight in list(layer.named_parameters()):
+        with torch.no_grad():
+            before = layer(x)[0]
+            change(weight)
+            fresh = ours(3, 33, **options)
+            fresh.load_state_dict(layer.state_dict())
+            after = layer(x)[0]
+            assert not torch.equal(after, before), name
+            assert torch.equal(after, fresh(x)[0]), name
+
+
+def test_two_biases_have_gradients_of_their_own():
+    layer = un.RNN(3, 4)
+    layer(torch.randn(5, 2, 3))[0].sum().backward()
+    wanted = layer.bias_ih_l0.grad.clone()
+    layer.bias_hh_l0.grad.zero_()
+    assert torch.equal(layer.bias_ih_l0.grad, wanted)
+
+
+@pytest.mark.parametrize("frozen", ["bias_ih_l0", "bias_hh_l0"])
+def test_one_of_two_biases_may_be_frozen(frozen):
+    layer, peer = un.RNN(3, 4), nn.RNN(3, 4)
+    peer.load_state_dict(layer.state_dict())
+    x = torch.randn(5, 2, 3)
+    for each in (layer, peer):
+        getattr(each, frozen).requires_grad_(False)
+        each(x)[0].square().sum().backward()
+    for (name, a), b in zip(layer.named_parameters(), peer.parameters(), strict=True):
+        assert (a.grad is None) == (b.grad is None) == (name == frozen)
+        if name != frozen:
+            oracle.assert_close(a.grad, b.grad, 1e-5)
+
+
+def test_a_bias_may_be_a_view_of_every_second_number():
+    layer = un.RNN(3, 4)
+    spread = torch.randn(8)
+    dense = copy.deepcopy(layer)
+    layer.bias_hh_l0.data = spread[::2]
+    dense.bias_hh_l0.data = spread[::2].clone()
+    x = torch.randn(5, 2, 3)
+    assert torch.equal(layer(x)[0], dense(x)[0])

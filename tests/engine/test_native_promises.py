@@ -7,6 +7,7 @@ import random
 import resource
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -295,6 +296,17 @@ def test_one_openmp_runtime_is_loaded() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=False
     )
     assert done.stdout.strip() == "1", done.stdout + done.stderr
+
+
+def test_one_thread_is_for_the_caller_alone_and_for_a_while() -> None:
+    torch.set_num_threads(2)
+    seen: list[int] = []
+    other = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))
+    with native_engine.one_thread():
+        seen.append(torch.get_num_threads())
+        other.start()
+        other.join()
+    assert [*seen, torch.get_num_threads()] == [1, 2, 2]
 
 
 def test_a_forked_process_computes_the_same() -> None:

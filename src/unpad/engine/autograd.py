@@ -52,7 +52,7 @@ def run(
     """[output [T, O], final states [B, w]..., states at every token [T, w]...], differentiable."""
     tensors = (x, *initial, *matrices, *terms)
     if torch.is_grad_enabled() and any([t.requires_grad for t in tensors]):  # noqa: C419 - quicker
-        return list(_apply(call, *tensors))
+        return list(_Function.apply(call, *tensors))  # type: ignore[no-untyped-call]
     return _forward(call, wanted(call, (False,) * len(tensors)), tensors)[0]
 
 
@@ -124,12 +124,6 @@ class _Function(torch.autograd.Function):
         if torch.is_grad_enabled():
             return (None, *_replay(call, tuple(tensors), grads, ctx.needs_input_grad[1:]))
         return (None, *_backward(call, ctx.programs, tensors, kept, grads))
-
-
-# What torch's own `apply` calls after a look for torch.func at work, which `choose.run` has had: a
-# look at every argument, for 5 of the 130 us that a run of one sequence takes outside the engine.
-_apply: Callable[..., tuple[Tensor, ...]]
-_apply = super(torch.autograd.Function, _Function).apply  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def _backward(

@@ -381,7 +381,8 @@ def _looked_up(cell: nn.Module, x: Tensor, state: Nest) -> tuple[Compiled | Refu
         tensors = compiled.leaf_tensors()
         if compiled.fits(tensors):
             return compiled, tensors
-    key, compiled = _compile(cell, x, state, key)
+    with native_engine.one_thread():
+        key, compiled = _compile(cell, x, state, key)
     while len(known) >= _MOST_MODES:
         known.pop(next(iter(known)))
     known[key] = compiled

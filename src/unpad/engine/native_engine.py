@@ -7,6 +7,7 @@ compiled.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from unpad.engine.torch_engine import Columns, Frame
 from unpad.errors import ArgumentError, ArgumentTypeError, UnpadError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Generator, Sequence
 
     from unpad.compiler.program import Instruction, Operand, Pass
 
@@ -90,6 +91,24 @@ def machine_peak(threads: int | None = None, dtype: torch.dtype = torch.float32)
     if not 1 <= wanted <= most:
         raise ArgumentError("threads", wanted, f"an integer from 1 to {most}", "choose fewer")
     return _native.machine_peak(wanted, dtype == torch.float64)
+
+
+@contextlib.contextmanager
+def one_thread() -> Generator[None]:
+    """Within the block, torch's operations and ours run on the calling thread alone.
+
+    For operations on a few rows: on a busy machine each waits for the other threads, 30 ms for a
+    product that takes 0.05. Other threads keep their number, as ``torch.set_num_threads`` would not
+    let them.
+    """
+    if not available():
+        yield
+        return
+    before = _native.limit_threads(1)
+    try:
+        yield
+    finally:
+        _native.limit_threads(before)
 
 
 def trim() -> int:
