@@ -104,6 +104,15 @@ def test_a_saved_model_predicts_the_same(seed: int, tmp_path: Path) -> None:
     assert not list((tmp_path / "m").glob("*.pkl"))
 
 
+@pytest.mark.parametrize("fraction", [0.1, 0.5, 0.9])
+def test_with_no_sequence_to_spare_all_train_and_none_validates(fraction: float) -> None:
+    X, y = [np.zeros((2, 1)), np.ones((2, 1))], [0, 1]
+    model = SequenceClassifier(**{**QUICK, "epochs": 2, "valid_fraction": fraction}).fit(X, y)
+    assert [row["epoch"] for row in model.history_] == [0, 1]
+    assert not {name for row in model.history_ for name in row if name.startswith("valid")}
+    assert model.predict(X).shape == (2,)
+
+
 def test_prediction_before_fit_is_refused() -> None:
     with pytest.raises(NotFittedError, match="call fit first"):
         SequenceClassifier().predict([[1.0]])

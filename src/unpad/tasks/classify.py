@@ -83,7 +83,7 @@ def _tables(job: Job) -> tuple[SequenceTable, SequenceTable | None]:
             job.data, "one sequence cannot be split", "give more, or --valid-fraction 0"
         )
     kept, valid = split_off(chosen, fraction, job.training.seed)
-    if valid is not None and not len(valid):
+    if valid is None and fraction > 0:
         raise DataError(
             job.data,
             "no label has a sequence to spare for validation",

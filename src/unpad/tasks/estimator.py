@@ -42,7 +42,8 @@ class SequenceClassifier(*dict.fromkeys((_Mixin, _Base))):
     array [N, T, F], a list of texts, or a list of lists of tokens. Labels are strings or integers.
     The parameters are those of ``unpad train classify``: see `ModelSettings` and
     `TrainingSettings`. With ``random_state`` an integer, fits are reproducible to the bit; None
-    draws a seed from NumPy's global generator.
+    draws a seed from NumPy's global generator. A label's last sequence always trains: where no
+    label has one to spare for ``valid_fraction``, the training goes without validation.
 
     After ``fit``: ``classes_``, ``history_`` (a row an epoch), ``best_epoch_``, ``n_features_in_``.
 

@@ -43,15 +43,13 @@ def split_off(
 ) -> tuple[SequenceTable, SequenceTable | None]:
     """Take ``fraction`` of the sequences, chosen by ``seed``, for validation (0: none).
 
-    At least one sequence of every label stays for training where the split allows it.
+    At least one sequence of every label stays for training: with none to spare, none is taken.
     """
-    count = round(fraction * len(table))
-    if fraction > 0:
-        count = max(1, count)
-    if count == 0 or count >= len(table):
-        return table, None
+    count = max(1, round(fraction * len(table))) if fraction > 0 else 0
     order = np.random.default_rng(seed).permutation(len(table))
     chosen = _keeping_labels(order, table.strings("label"), count)
+    if not len(chosen):  # an empty table would be one to validate on, and has no loss
+        return table, None
     rest = np.setdiff1d(order, chosen)
     return table.take(rest), table.take(np.sort(chosen))
 
