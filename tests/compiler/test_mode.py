@@ -8,7 +8,7 @@ import gc
 import random
 import weakref
 from fractions import Fraction
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -382,3 +382,77 @@ def test_weights_that_are_no_longer_tied_are_read_each(name: str) -> None:
     with unpad.engine("eager"):
         wanted = layer(x)[0]
     torch.testing.assert_close(layer(x)[0], wanted)
+
+
+class Config:
+    scale = 1.0
+
+
+SETTINGS = ModuleType("settings")
+SETTINGS.scale = 1.0
+GAIN = 1.0
+
+
+class Reads(Cell):
+    """Reads a number from wherever a forward can."""
+
+    input_size = state_size = 3
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.map = nn.Linear(3, 3)
+        self.hidden = [nn.LeakyReLU(0.1), nn.Linear(3, 3)]
+
+    def forward(self, x, state, factors={"by": 1.0}):  # noqa: B006 - what a user may write
+        h = self.hidden[1](self.hidden[0](self.map(x) + state)) * Config.scale * SETTINGS.scale
+        h = h * (lambda: GAIN)() * factors["by"] + self.offset()
+        return torch.tanh(h), torch.tanh(sum([h * GAIN for _ in range(2)]))
+
+    def offset(self) -> float:
+        return GAIN
+
+
+class Inherits(Reads):
+    def forward(self, x, state):
+        return super().forward(x, state)
+
+
+PLACES = {
+    "a class": lambda c, m: m.setattr(Config, "scale", 3.0),
+    "a module": lambda c, m: m.setattr(SETTINGS, "scale", 0.3),
+    "a global": lambda c, m: m.setitem(globals(), "GAIN", 0.2),
+    "a default": lambda c, m: m.setitem(Reads.forward.__defaults__[0], "by", -1.0),
+    "a module in a list": lambda c, m: setattr(c.hidden[0], "negative_slope", 0.9),
+    "its weight": lambda c, m: setattr(c.hidden[1], "weight", nn.Parameter(torch.ones(3, 3))),
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("kind", [Reads, Inherits])
+def test_what_a_forward_reads_is_seen_wherever_it_stands(
+    kind: type[Reads], place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cell = kind()
+    layer, x = unpad.nn.Recurrent(cell), torch.randn(2, 5, 3)
+    before, traces = layer(x)[0], unpad.trace_count()
+    layer(x)
+    assert unpad.trace_count() == traces  # nothing has changed
+    PLACES[place](cell, monkeypatch)
+    with unpad.engine("eager"):
+        wanted = layer(x)[0]
+    assert not torch.allclose(before, wanted)
+    torch.testing.assert_close(layer(x)[0], wanted)
+
+
+def test_a_hook_of_every_module_is_seen() -> None:
+    layer, x = unpad.nn.Recurrent(LSTMCell(3, 3)), torch.randn(2, 4, 3)
+    layer(x)
+    hook = nn.modules.module.register_module_forward_hook(
+        lambda module, _, y: (y[0] * 2, y[1]) if isinstance(module, LSTMCell) else None
+    )
+    try:
+        with unpad.engine("eager"):
+            wanted = layer(x)[0]
+        torch.testing.assert_close(layer(x)[0], wanted)
+    finally:
+        hook.remove()

@@ -9,15 +9,20 @@ from __future__ import annotations
 
 import functools
 import weakref
-from types import FunctionType, MethodType, ModuleType
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, cast
 
 import numpy as np
 from torch import Tensor, nn
+from torch.nn.modules import module as torch_module
 from torch.nn.utils.parametrize import is_parametrized
 
 _OWN = frozenset(vars(nn.Module())) - {"training"}
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+# Hooks of every module there is.
+_GLOBAL_HOOKS: list[dict[int, Any]] = [
+    vars(torch_module)[f"_global{name}"] for name in ("_forward_hooks", "_forward_pre_hooks")
+]
 _PLAIN = (bool, int, float, str, type(None))
 _READABLE = (tuple, list, dict, FunctionType)
 _OURS = ("unpad.", "torch.", "builtins", "typing", "abc")
@@ -37,7 +42,8 @@ def mode(cell: nn.Module) -> tuple[Any, ...]:
     parts = [
         (id(m), type(m), *_held(m), *_values(m), *_hooks(m), *_read(m)) for m in cell.modules()
     ]
-    return (*parts, (0, Tensor, ("tied", _tied(cell))))
+    everywhere = tuple(_numbered(hooks) for hooks in _GLOBAL_HOOKS)
+    return (*parts, (0, Tensor, ("tied", _tied(cell)), ("global hooks", everywhere)))
 
 
 class Glance:
@@ -60,7 +66,7 @@ class Glance:
         for part in self._parts:
             if not part.still():
                 return False
-        return bool(self._parts)
+        return bool(self._parts) and not any(_GLOBAL_HOOKS)
 
 
 class _Part:
@@ -156,36 +162,69 @@ def _users(kind: type) -> list[type]:
 def _hooks(module: nn.Module) -> list[tuple[str, Any]]:
     """Hooks that run within a step: added, removed or replaced, they are traced anew."""
     held: list[dict[int, Any]] = [vars(module)[name] for name in _HOOKS]
-    return [
-        ("hooks", tuple((number, _frozen(hook)) for number, hook in hooks.items()))
-        for hooks in held
-        if hooks
-    ]
+    return [("hooks", _numbered(hooks)) for hooks in held if hooks]
+
+
+def _numbered(hooks: dict[int, Any]) -> tuple[tuple[int, Any], ...]:
+    return tuple((number, _frozen(hook)) for number, hook in hooks.items())
 
 
 def _read(module: nn.Module) -> list[tuple[str, Any]]:
-    """What a user's forward reads from its globals, its closure and its classes."""
+    """What a user's forward and methods read from globals, closures, defaults and classes."""
     users = _users(type(module))
     if not users:
         return []
     forward: Any = getattr(module.forward, "__func__", module.forward)
+    held = [(k, v) for kind in users for k, v in vars(kind).items() if not k.startswith("__")]
     # Tensors that forward's own variables hold are read anew; those of functions it calls are not.
     found = [
         (name, _frozen(value))
-        for kind in users
-        for name, value in vars(kind).items()
-        if not name.startswith("__")
-        and isinstance(value, (*_PLAIN, *_READABLE))
-        and value is not forward
+        for name, value in held
+        if isinstance(value, (*_PLAIN, *_READABLE)) and value is not forward
     ]
     found.append(("forward", id(forward)))
-    code, outside = getattr(forward, "__code__", None), getattr(forward, "__globals__", {})
-    for name in code.co_names if code is not None else ():
-        value = outside.get(name)
-        if value is not None and not isinstance(value, (type, ModuleType)):
-            found.append((name, _frozen(value)))
+    found += [("default", _frozen(getattr(forward, kind, None))) for kind in _DEFAULTS]
+    functions = [forward, *(v for _, v in held if isinstance(v, FunctionType) and v is not forward)]
+    for function in functions:
+        found += _globals(function)
     closed = [variable.cell_contents for variable in getattr(forward, "__closure__", None) or ()]
     return found + [("closure", _frozen(value)) for value in closed]
+
+
+_DEFAULTS = ("__defaults__", "__kwdefaults__")
+
+
+def _globals(function: Any) -> list[tuple[str, Any]]:
+    """What a function names of its globals; of a module or class among them, the names it takes."""
+    outside = getattr(function, "__globals__", {})
+    names = _names(getattr(function, "__code__", None))
+    found: list[tuple[str, Any]] = []
+    for name in names:
+        value = outside.get(name)
+        if isinstance(value, (type, ModuleType)):
+            found += [(f"{name}.{k}", _frozen(v)) for k, v in _taken(value, names)]
+        elif value is not None:
+            found.append((name, _frozen(value)))
+    return found
+
+
+@functools.cache
+def _names(code: CodeType | None) -> tuple[str, ...]:
+    """The names in a function's code and in those within it: lambdas, comprehensions."""
+    if code is None:
+        return ()
+    inner = [name for c in code.co_consts if isinstance(c, CodeType) for name in _names(c)]
+    return tuple(dict.fromkeys((*code.co_names, *inner)))
+
+
+def _taken(source: Any, names: tuple[str, ...]) -> list[tuple[str, Any]]:
+    """Values of a user's module or class under these names; of torch's they do not change."""
+    home: str = source.__module__ if isinstance(source, type) else source.__name__
+    if f"{home}.".startswith(_OURS):
+        return []
+    kinds = source.__mro__ if isinstance(source, type) else (source,)
+    held = [(name, vars(kind)[name]) for kind in kinds for name in names if name in vars(kind)]
+    return [(name, value) for name, value in held if isinstance(value, (*_PLAIN, *_READABLE))]
 
 
 def _values(module: nn.Module) -> list[tuple[str, Any]]:
@@ -204,8 +243,10 @@ def _frozen(value: Any, depth: int = 0) -> Any:
         return value
     if isinstance(value, Tensor):  # read anew at every run, but one in a field of an object
         return Tensor, id(value) if depth else 0
-    if isinstance(value, (nn.Module, type, ModuleType)) or depth > _DEEPEST:
+    if isinstance(value, (type, ModuleType)) or depth > _DEEPEST:
         return type(value), id(value)
+    if isinstance(value, nn.Module):
+        return type(value), id(value), *(_hidden(m, depth + 1) for m in value.modules())
     deeper = functools.partial(_frozen, depth=depth + 1)
     # The same depth for what is inside of containers: their tensors are read anew too.
     if isinstance(value, (list, tuple)):
@@ -226,6 +267,14 @@ def _frozen(value: Any, depth: int = 0) -> Any:
     if isinstance(value, functools.partial):
         return functools.partial, *map(deeper, (value.func, value.args, value.keywords))
     return type(value), id(value), *map(deeper, _fields(value))
+
+
+def _hidden(module: nn.Module, depth: int) -> tuple[Any, ...]:
+    """A module that is no submodule (one in a list): its values, and which tensors it holds."""
+    own = [(k, v) for k, v in vars(module).items() if k not in _OWN and not isinstance(v, Tensor)]
+    tensors = [t for held in (module._parameters, module._buffers) for t in held.values()]
+    ids = tuple(None if t is None else (id(t), t.data_ptr()) for t in tensors)
+    return ids, *((name, _frozen(value, depth)) for name, value in own)
 
 
 def _fields(value: Any) -> list[tuple[str, Any]]:
