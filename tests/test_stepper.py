@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import parametrizations
 
 import unpad
 from unpad import ArgumentError, ArgumentTypeError, Stepper
@@ -163,6 +164,69 @@ def test_the_weights_are_followed() -> None:
     layer.weight_ih_l0 = nn.Parameter(torch.randn(20, 3))
     stepper.refresh()
     assert torch.equal(stepper(x), Stepper(layer)(x))
+
+
+class Scaled(unpad.Cell):
+    input_size = state_size = 3
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.map, self.scale = nn.Linear(3, 3), 1.0
+
+    def forward(self, x, h):
+        h = torch.tanh(self.map(x) * self.scale + h)
+        return h, h
+
+
+LAYER_CHANGES = {
+    "load_state_dict": lambda m: m.load_state_dict(unpad.nn.LSTM(3, 5).state_dict()),
+    "assigned": lambda m: m.load_state_dict(unpad.nn.LSTM(3, 5).state_dict(), assign=True),
+    "a parameter": lambda m: setattr(m, "weight_hh_l0", nn.Parameter(torch.ones(20, 5))),
+    "its data": lambda m: setattr(m.weight_hh_l0, "data", torch.ones(20, 5)),
+    "weight_norm": lambda m: parametrizations.weight_norm(m, "weight_hh_l0").eval()(
+        torch.ones(1, 3)
+    ),
+}
+CELL_CHANGES = {
+    "a number": lambda c: setattr(c, "scale", 3.0),
+    "a module": lambda c: setattr(c, "map", nn.Linear(3, 3)),
+    "a hook": lambda c: c.map.register_forward_hook(lambda _, x, y: y * 2),
+    "a parametrization": lambda c: parametrizations.weight_norm(c.map),
+}
+
+
+@pytest.mark.parametrize("given", [False, True], ids=["own state", "given state"])
+@pytest.mark.parametrize("change", [*LAYER_CHANGES, *CELL_CHANGES])
+def test_a_changed_layer_is_seen_at_the_next_step_and_the_state_goes_on(
+    change: str, given: bool
+) -> None:
+    layer = unpad.nn.LSTM(3, 5) if change in LAYER_CHANGES else Scaled()
+    stepper, x = Stepper(layer), torch.randn(3, 3)
+    stepper(x[0])
+    state = stepper.state
+    {**LAYER_CHANGES, **CELL_CHANGES}[change](layer)
+    other = Stepper(layer)
+    wanted, _ = other.step(x[1], state)
+    found = stepper.step(x[1], state)[0] if given else stepper(x[1])
+    assert torch.equal(found, wanted)
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.add_(0.1)
+    found, other = stepper.step(x[2], state)[0], Stepper(layer)
+    assert torch.equal(found, other.step(x[2], state)[0])
+    assert not torch.equal(found, wanted)
+
+
+def test_training_mode_is_refused_at_the_next_step() -> None:
+    layer = unpad.nn.LSTM(3, 5, 2, dropout=0.5).eval()
+    stepper, x = Stepper(layer), torch.randn(3)
+    before = stepper(x)
+    layer.train()
+    with pytest.raises(unpad.ArgumentError, match="eval"):
+        stepper(x)
+    layer.eval()
+    stepper.reset()
+    assert torch.equal(stepper(x), before)
 
 
 def test_states_are_copies_and_can_be_given_back() -> None:

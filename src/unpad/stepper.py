@@ -18,7 +18,7 @@ from unpad.cells.cell import feature_shape, first_floating, start_like
 from unpad.cells.compose import check_cell
 from unpad.compiler.build import Compiled
 from unpad.engine import choose
-from unpad.engine.stepping import NativeSteps, Place
+from unpad.engine.stepping import NativeSteps, Place, Watch
 from unpad.errors import ArgumentError, ArgumentTypeError
 from unpad.layers.base import Layers
 from unpad.layers.recurrent import Recurrent
@@ -33,10 +33,12 @@ class Stepper:
     the layer on the whole sequence. There are no gradients, and what only training does (dropout)
     is refused.
 
-    The weights are followed: a step after an optimizer's or ``load_state_dict`` sees the new ones.
-    After replacing a Parameter object by another, call `refresh`. One thread at a time may use a
-    stepper. Products have the layer's own ``precision``; autocast has no say here, and cells that
-    were converted to bfloat16 are called step by step.
+    The layer is followed: a step after an optimizer's, after ``load_state_dict``, another Parameter
+    or attribute sees the new one, and the state goes on. Unseen is what torch counts no version of
+    (numbers written through ``.data`` or a NumPy view) and what changes inside of a list or an
+    object: then call `refresh`. One thread at a time may use a stepper. Products have the layer's
+    own ``precision``; autocast has no say here, and cells that were converted to bfloat16 are
+    called step by step.
 
     Args:
         layer: a cell, or a `Recurrent`, `RNN`, `GRU` or `LSTM` of one direction.
@@ -79,6 +81,7 @@ class Stepper:
         self._initial = map_leaves(lambda leaf: leaf.detach().clone(), start)
         self._now = map_leaves(torch.clone, self._initial)
         self._native = self._compiled()
+        self._watch = Watch(self._layer, [] if self._native is None else self._native.weights)
         self.engine = "eager" if self._native is None else "native"
         # What inputs and states look like in memory, and what results are made like.
         self._x = self._like.new_empty(self._x_shape)
@@ -89,6 +92,12 @@ class Stepper:
             self._y = self._like.new_empty((*rows, *self._native.output_shape))
             self._x_array, self._y_array = self._x.numpy(), self._y.numpy()
             self._state_arrays = [leaf.numpy() for leaf in self._states]
+
+    def _again(self) -> None:
+        """Take the layer as it is now and go on with the state, which must still fit."""
+        kept = self.state
+        self.refresh()
+        self.state = kept
 
     def _compiled(self) -> NativeSteps | None:
         """The engine's steps, or None where the cells must be called."""
@@ -174,6 +183,8 @@ class Stepper:
         Raises:
             ArgumentError, ArgumentTypeError: another shape, dtype or kind. The state stays.
         """
+        if not self._watch.still():
+            self._again()
         native = self._native
         if native is None or not self._ready(x):
             return self._slowly(x, None)[0]
@@ -197,6 +208,8 @@ class Stepper:
         Raises:
             ArgumentError, ArgumentTypeError: another shape, dtype or form.
         """
+        if not self._watch.still():
+            self._again()
         native = self._native
         if state is None:
             state = map_leaves(self._shown, self._initial)
