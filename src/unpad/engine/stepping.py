@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import is_not
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -27,41 +28,46 @@ class Watch:
     """Whether a module is what it was: it and its submodules hold the very same objects.
 
     Looked at before every step, it takes a microsecond. What changes inside of an object it does
-    not see; tensors changed in place are told by their versions, where ``apart`` says so.
+    not see. Tensors changed in place are told by their versions, but for those in ``apart``.
     """
 
     def __init__(self, module: nn.Module, apart: list[Tensor]) -> None:
-        followed = {id(t) for t in apart}
-        self._objects: list[tuple[dict[str, Any], str, Any]] = []
-        self._sizes: list[tuple[dict[Any, Any], int]] = []
-        self._tensors: list[tuple[Tensor, int, int]] = []
+        # Tables with tensors, whose == has no one answer, and those without, where == is quicker:
+        # it looks no further than the same objects.
+        self._held: list[tuple[dict[Any, Any], list[Any]]] = []
+        self._plain: list[tuple[dict[Any, Any], list[Any]]] = []
+        values: list[Any] = []
         for part in module.modules():
             held = vars(part)
-            tables = [v for k, v in held.items() if k in _TABLES]
-            self._sizes += [(table, len(table)) for table in (held, *tables)]
-            for table in (held, *(t for t in tables if t is not held)):
-                own = table is held
-                self._objects += [
-                    (table, name, value)
-                    for name, value in table.items()
-                    if not (own and isinstance(value, dict) and name in _TABLES)
-                ]
-        for tensor in (v for _, _, v in self._objects if isinstance(v, Tensor)):
-            version = -1 if id(tensor) in followed or tensor.is_inference() else tensor._version
-            self._tensors.append((tensor, tensor.data_ptr(), version))
+            for table in (held, *(held[name] for name in _TABLES)):
+                found = [*table.values()]
+                with_tensors = any(isinstance(value, Tensor) for value in found)
+                (self._held if with_tensors else self._plain).append((table, found))
+                values += found
+        followed = {id(t) for t in apart}
+        self._tensors = [value for value in values if isinstance(value, Tensor)]
+        counted = [t for t in self._tensors if id(t) not in followed]
+        self._counted = [t for t in counted if not t.is_inference()]
+        self._places, self._versions = self._where(), self._counts()
 
     def still(self) -> bool:
         """Whether nothing was replaced, added or taken away since this was made."""
-        for table, name, value in self._objects:
-            if table.get(name, self) is not value:
+        for table, values in self._held:
+            if len(table) != len(values) or any(map(is_not, table.values(), values)):
                 return False
-        for table, size in self._sizes:
-            if len(table) != size:
-                return False
-        for tensor, address, version in self._tensors:
-            if tensor.data_ptr() != address or (version >= 0 and tensor._version != version):
-                return False
-        return True
+        try:
+            for table, values in self._plain:
+                if [*table.values()] != values:
+                    return False
+        except (RuntimeError, ValueError, TypeError):  # an array or a tensor stands there now
+            return False
+        return self._where() == self._places and self._counts() == self._versions
+
+    def _where(self) -> list[int]:
+        return [t.data_ptr() for t in self._tensors]
+
+    def _counts(self) -> list[int]:
+        return [t._version for t in self._counted]
 
 
 # What a module holds in dictionaries of its own.
