@@ -119,9 +119,64 @@ def test_standard_input_is_answered_as_a_file_is(
     assert unpad(capsys, "predict", run)[2].startswith("reading what you type")
     give(monkeypatch, '\n{"x": [[1, 2]]}\n{"x": \n')
     code, out, err = unpad(capsys, "predict", run, "-")
-    assert (code, out) == (3, "")
+    assert (code, len(out.splitlines())) == (3, 1)
     assert err.startswith("error: standard input, line 3: not valid JSON")
     assert err.count("\n") == 1
+
+
+GOOD = '{"x": [[1, 2]]}\n{"x": [[3, 4], [5, 6]]}\n'
+
+
+@pytest.mark.parametrize(
+    "bad", ["{", "[1]", '{"y": 1}', '{"x": [[1]]}', '{"x": "a"}', '{"x": [[1, null]]}']
+)
+@pytest.mark.parametrize("named", ["-", "bad.jsonl"])
+def test_lines_before_a_bad_one_are_answered_and_none_after(
+    data: Path,
+    bad: str,
+    named: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(data.parent)
+    assert unpad(capsys, "train", "classify", data, "--out", "run", *TRAIN)[0] == 0
+    give(monkeypatch, GOOD)
+    _, expected, _ = unpad(capsys, "predict", "run")
+    given = f"{GOOD}{bad}\n{GOOD}{{\n"
+    give(monkeypatch, given)
+    (data.parent / "bad.jsonl").write_text(given)
+    code, out, err = unpad(capsys, "predict", "run", named)
+    assert (code, out) == (3, expected)
+    assert ", line 3" in err
+    assert err.count("\n") == 1
+
+
+def test_texts_before_one_that_is_no_utf8_are_answered(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, run = tmp_path / "a.tsv", tmp_path / "run"
+    path.write_text("".join(f"{'xy'[i % 2]}\t{'ab'[i % 2] * 3}\n" for i in range(20)))
+    assert unpad(capsys, "train", "classify", path, "--out", run, *TRAIN)[0] == 0
+    lines = io.TextIOWrapper(io.BytesIO(b"aaa\nbbb\n\xff\nabc\n"))
+    monkeypatch.setattr(sys, "stdin", lines)
+    code, out, err = unpad(capsys, "predict", run)
+    assert (code, len(out.splitlines())) == (3, 2)
+    assert "line 3: no UTF-8" in err
+
+
+@pytest.mark.parametrize("bad", ["s3,,1", "s0,1,1"])
+def test_sequences_before_a_bad_step_are_answered(
+    tmp_path: Path, bad: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, run, late = tmp_path / "a.csv", tmp_path / "run", tmp_path / "late.csv"
+    rows = [f"s{i},{i % 2},{t},{'ab'[i % 2]}" for i in range(20) for t in range(2)]
+    path.write_text("\n".join(["id,u,v,label", *rows]))
+    named = ["--id", "id", "--features", "u,v"]
+    assert unpad(capsys, "train", "classify", path, "--out", run, *named, *TRAIN)[0] == 0
+    late.write_text("id,u,v\ns0,1,2\ns0,1,3\ns1,2,2\ns2,0,1\n" + bad + "\ns4,1,1\n")
+    code, out, _ = unpad(capsys, "predict", run, late)
+    answered = [json.loads(line)["id"] for line in out.splitlines()]
+    assert (code, answered) == (3, ["s0", "s1", "s2"])
 
 
 def test_lines_of_text_or_json_on_standard_input_are_the_same_texts(

@@ -67,8 +67,10 @@ def _write(rows: Iterable[dict[str, Any]], file: IO[str], *, at_once: bool = Fal
 
 def _to_standard_output(rows: Iterable[dict[str, Any]], *, at_once: bool) -> None:
     try:
-        _write(rows, sys.stdout, at_once=at_once)
-        sys.stdout.flush()
+        try:
+            _write(rows, sys.stdout, at_once=at_once)
+        finally:  # before an error, too, come the answers to what was right
+            sys.stdout.flush()
     except BrokenPipeError:  # the reader (head, say) has had enough: that is no error
         with contextlib.suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

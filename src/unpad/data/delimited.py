@@ -11,7 +11,7 @@ from typing import IO
 import pyarrow as pa
 import pyarrow.csv as arrow_csv
 
-from unpad.data.errors import DataError
+from unpad.data.errors import DataError, good_first
 from unpad.data.roles import NAMES, Form, Roles, detect
 from unpad.data.steps import Steps, group_steps, stream_steps
 from unpad.data.table import SequenceTable, Source, make_table
@@ -39,7 +39,7 @@ def read_delimited(
     if not roles.long:
         yield from (_texts(b, line, roles, path) for line, b in rows)
         return
-    steps = (_steps(b, line, roles, path) for line, b in rows)
+    steps = (s for line, b in rows for s in _good_steps(b, line, roles, path))
     yield from stream_steps(steps) if stream else [group_steps(Steps.join(list(steps)))]
 
 
@@ -139,6 +139,11 @@ def _texts(block: pa.RecordBatch, line: int, roles: Roles, path: str) -> Sequenc
     }
     places = range(line, line + block.num_rows)
     return make_table("text", block.column(roles.sequence), source, places=places, **optional)
+
+
+def _good_steps(block: pa.RecordBatch, line: int, roles: Roles, path: str) -> Iterator[Steps]:
+    lines = range(line, line + block.num_rows)
+    return good_first(lines, lambda n: _steps(block.slice(0, n), line, roles, path))
 
 
 def _steps(block: pa.RecordBatch, line: int, roles: Roles, path: str) -> Steps:

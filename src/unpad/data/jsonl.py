@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 import pyarrow as pa
 
-from unpad.data.errors import DataError
+from unpad.data.errors import DataError, good_first
 from unpad.data.labels import label_text
 from unpad.data.lines import Lines
 from unpad.data.roles import Form, Roles, detect
@@ -27,18 +27,25 @@ Row = tuple[int, dict[str, Any]]
 
 
 def read_jsonl(pieces: Iterable[Lines], path: str, asked: Roles) -> Iterator[SequenceTable]:
-    """A table for each piece. Blank lines are skipped; columns follow the first piece."""
+    """A table for each piece. Blank lines are skipped; columns follow the first piece.
+
+    Of a piece with a bad line, the lines before it are a table of their own; then comes its error.
+    """
     roles: Roles | None = None
     shape: tuple[Kind, int] | None = None
+
+    def table_of(lines: Lines) -> SequenceTable:
+        nonlocal roles, shape
+        rows = [(number, _object(line, number, path)) for number, line in lines]
+        found = roles or detect(_forms(rows), asked, path=path)
+        table = _table(rows, found, path, shape)
+        roles, shape = found, shape or (table.kind, table.feature_count)
+        return table
+
     for piece in pieces:
-        rows = [(number, _object(line, number, path)) for number, line in piece if line.strip()]
-        if not rows:
-            continue
-        if roles is None:
-            roles = detect(_forms(rows), asked, path=path)
-        table = _table(rows, roles, path, shape)
-        shape = shape or (table.kind, table.feature_count)
-        yield table
+        lines = [(number, line) for number, line in piece if line.strip()]
+        numbers = [number for number, _ in lines]
+        yield from good_first(numbers, lambda n, lines=lines: table_of(lines[:n]))
 
 
 def _object(line: bytes, number: int, path: str) -> dict[str, Any]:

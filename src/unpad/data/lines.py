@@ -8,7 +8,7 @@ from typing import IO
 
 import pyarrow as pa
 
-from unpad.data.errors import DataError
+from unpad.data.errors import DataError, good_first
 from unpad.data.table import SequenceTable, Source, make_table
 
 Lines = list[tuple[int, bytes]]
@@ -47,11 +47,16 @@ def arriving(pipe: IO[bytes]) -> Iterator[Lines]:
 
 def read_text(pieces: Iterable[Lines], path: str) -> Iterator[SequenceTable]:
     """One text a line, no labels."""
-    source = Source(path, "line", "text")
     for piece in pieces:
-        texts = [_decode(line, number, path) for number, line in piece]
         places = [number for number, _ in piece]
-        yield make_table("text", pa.array(texts, pa.string()), source, places=places)
+        yield from good_first(places, lambda n, piece=piece: _texts(piece[:n], path))
+
+
+def _texts(lines: Lines, path: str) -> SequenceTable:
+    texts = [_decode(line, number, path) for number, line in lines]
+    places = [number for number, _ in lines]
+    column = pa.array(texts, pa.string())
+    return make_table("text", column, Source(path, "line", "text"), places=places)
 
 
 def _decode(line: bytes, number: int, path: str) -> str:

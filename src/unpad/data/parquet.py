@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute
 import pyarrow.parquet as pq
 
-from unpad.data.errors import DataError
+from unpad.data.errors import DataError, Made, good_first
 from unpad.data.labels import label_text
 from unpad.data.roles import Form, Roles, detect
 from unpad.data.steps import Steps, group_steps, stream_steps
@@ -36,9 +36,9 @@ def read_parquet(path: str, asked: Roles, chunk: int, *, stream: bool) -> Iterat
     batches = file.iter_batches(batch_size=chunk, columns=[n for n in names if n is not None])
     rows = _numbered(batches)
     if not roles.long or forms[roles.features[0]] == "list":
-        yield from (_whole(batch, row, roles, path) for row, batch in rows)
+        yield from (t for row, batch in rows for t in _good(_whole, batch, row, roles, path))
         return
-    steps = (_steps(batch, row, roles, path) for row, batch in rows)
+    steps = (s for row, batch in rows for s in _good(_steps, batch, row, roles, path))
     if stream:
         yield from stream_steps(steps)
     elif parts := list(steps):
@@ -50,6 +50,17 @@ def _numbered(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, pa.Recor
     for batch in batches:
         yield row, batch
         row += batch.num_rows
+
+
+def _good(
+    make: Callable[[pa.RecordBatch, int, Roles, str], Made],
+    batch: pa.RecordBatch,
+    row: int,
+    roles: Roles,
+    path: str,
+) -> Iterator[Made]:
+    rows = range(row, row + batch.num_rows)
+    return good_first(rows, lambda n: make(batch.slice(0, n), row, roles, path))
 
 
 def _form(kind: pa.DataType) -> Form:

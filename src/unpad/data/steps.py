@@ -117,18 +117,20 @@ def stream_steps(blocks: Iterator[Steps]) -> Iterator[SequenceTable]:
             int(np.flatnonzero(codes[:-1] != codes[1:])[-1]) + 1 if codes.max() > codes.min() else 0
         )
         if cut:
-            yield _complete(held.slice(0, cut), finished)
+            yield from _complete(held.slice(0, cut), finished)
             held = held.slice(cut, len(codes))
     if held is not None:
-        yield _complete(held, finished)
+        yield from _complete(held, finished)
 
 
-def _complete(steps: Steps, finished: set[Any]) -> SequenceTable:
+def _complete(steps: Steps, finished: set[Any]) -> Iterator[SequenceTable]:
     codes, ids = steps.codes()
     changes = np.concatenate([[0], np.flatnonzero(codes[:-1] != codes[1:]) + 1])
     for start in changes.tolist():
         name = ids[codes[start]]
         if name in finished:
+            if start:  # the sequences before it are whole
+                yield group_steps(steps.slice(0, start))
             raise DataError(
                 steps.source.path,
                 f"sequence {name!r} comes back after another one",
@@ -137,7 +139,7 @@ def _complete(steps: Steps, finished: set[Any]) -> SequenceTable:
                 column=steps.names["id"],
             )
         finished.add(name)
-    return group_steps(steps)
+    yield group_steps(steps)
 
 
 def _plain(column: Any) -> pa.Array:

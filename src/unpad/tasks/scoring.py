@@ -69,10 +69,11 @@ def predict(
     """Label the sequences of a file one after the other, in constant memory.
 
     Gives ``{"id", "label", "probability"}`` (and all ``"probabilities"`` by label on request); the
-    id is the file's, or the number of the sequence from 0 on.
+    id is the file's, or the number of the sequence from 0 on. Sequences before one that cannot be
+    read are labelled before its `DataError`.
     """
     labels, done = classifier.preparation.labels, 0
-    for table in stream(path, roles):
+    for table in _finite_first(stream(path, roles)):
         chances = classifier.probabilities(table)
         for row, (name, chance) in enumerate(zip(table.strings("id"), chances, strict=True)):
             best = int(chance.argmax())
@@ -87,6 +88,16 @@ def predict(
                 }
             yield line
         done += len(table)
+
+
+def _finite_first(tables: Iterator[SequenceTable]) -> Iterator[SequenceTable]:
+    """The tables, cut before the first sequence that is refused for its numbers."""
+    for table in tables:
+        bad = table.first_non_finite()
+        row = 0 if bad is None else bad[0]
+        if row:
+            yield table.take(range(row))
+        yield table.take(range(row, len(table))) if row else table
 
 
 def part_of(table: SequenceTable, part: str) -> SequenceTable:
