@@ -221,6 +221,30 @@ def test_errors_carry_four_parts_and_survive_pickling() -> None:
     assert len(str(ArgumentError("lengths", list(range(1000)), "x", "y"))) < 200
 
 
+def test_offsets_are_a_copy_of_what_was_given() -> None:
+    given = torch.tensor([0, 2, 5])
+    plain, part = Ragged(torch.zeros(5), given), Ragged(torch.zeros(5), given.numpy())
+    flat = torch.tensor([0, 9, 2, 9, 5])
+    strided = Ragged(torch.zeros(5), flat[::2])
+    given[1], flat[2] = 4, 4
+    for ragged in (plain, part, strided):
+        assert ragged.lengths.tolist() == [2, 3]
+    lengths = torch.tensor([2, 3])
+    grouped = Ragged.from_lengths(torch.zeros(5), lengths)
+    lengths[0] = 4
+    assert grouped.lengths.tolist() == [2, 3]
+
+
+def test_offsets_that_are_ones_own_are_checked_and_copied_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ragged = Ragged(torch.zeros(5, 2), [0, 2, 5])
+    monkeypatch.setattr(torch.Tensor, "clone", None)
+    assert ragged.with_values(torch.ones(5)).offsets is ragged.offsets
+    assert (ragged + 1).offsets is ragged.offsets
+    assert Ragged.from_lengths(torch.zeros(5), [2, 3]).lengths.tolist() == [2, 3]
+
+
 def test_as_lengths_copies_what_it_was_given() -> None:
     given = torch.tensor([1, 2], dtype=torch.int32)
     checked = as_lengths(given, batch_size=2, max_length=2)

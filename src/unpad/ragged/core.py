@@ -22,16 +22,12 @@ class Core:
     offsets: Tensor
 
     def __init__(self, values: Tensor, offsets: Integers) -> None:
-        if not isinstance(values, Tensor):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ArgumentTypeError(
-                "values", values, "a tensor [T, ...]", "use Ragged.from_list for a list of rows"
-            )
-        if values.dim() == 0:
-            raise ArgumentError(
-                "values", values, "a tensor [T, ...], tokens first", "use values.reshape(1)"
-            )
+        _check_values(values)
+        checked = as_offsets(offsets, len(values))
+        # The caller may go on changing a tensor of its own; what was converted is a copy already.
+        shared = isinstance(offsets, Tensor) and checked.data_ptr() == offsets.data_ptr()
         self.values = values
-        self.offsets = as_offsets(offsets, len(values))
+        self.offsets = checked.clone() if shared else checked
 
     @classmethod
     def _trusted(cls, values: Tensor, offsets: Tensor) -> Self:
@@ -69,7 +65,8 @@ class Core:
                 f"lengths that add up to {len(values)}, the number of tokens in `values`",
                 "leave out pads, or use Ragged.from_padded for a padded tensor",
             )
-        return cls(values, offsets_of(checked))
+        _check_values(values)
+        return cls._trusted(values, offsets_of(checked))
 
     # What it is --------------------------------------------------------------------------------
 
@@ -257,3 +254,14 @@ class Core:
         if not self.same_lengths(other) or self.values.shape != other.values.shape:
             return False
         return torch.allclose(self.values, other.values, rtol, atol, equal_nan)
+
+
+def _check_values(values: object) -> None:
+    if not isinstance(values, Tensor):
+        raise ArgumentTypeError(
+            "values", values, "a tensor [T, ...]", "use Ragged.from_list for a list of rows"
+        )
+    if values.dim() == 0:
+        raise ArgumentError(
+            "values", values, "a tensor [T, ...], tokens first", "use values.reshape(1)"
+        )
