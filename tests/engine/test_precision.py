@@ -336,6 +336,20 @@ def test_bfloat16_inputs_and_float32_states_mix_inside_autocast() -> None:
         assert torch.equal(output, layer(x.float())[0])
 
 
+@pytest.mark.parametrize("engine", ["torch", "native"] if TIERS else ["torch"])
+def test_a_linear_layer_before_it_inside_autocast_changes_no_engine(engine: str) -> None:
+    first, layer = nn.Linear(5, 12), LSTM(12, 16, batch_first=True)
+    x = torch.randn(3, 7, 5)
+    with autocast(), unpad.engine(engine):  # the name of an engine is an order, not a wish
+        narrow_x = first(x)
+        output, _ = layer(narrow_x, lengths=[7, 0, 4])
+        output.float().square().sum().backward()
+    assert (narrow_x.dtype, output.dtype) == (torch.bfloat16, torch.bfloat16)
+    assert {p.grad.dtype for p in (*first.parameters(), *layer.parameters())} == {torch.float32}
+    wanted, _ = LSTM.forward(layer, narrow_x.float().detach(), lengths=[7, 0, 4])
+    oracle.assert_close(output.float(), wanted, 0.02)
+
+
 def test_float16_autocast_changes_nothing(layer: nn.Module) -> None:
     layer.precision = None
     x = torch.randn(2, 5, 12)
