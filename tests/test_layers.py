@@ -340,3 +340,31 @@ def test_per_sample_gradients_by_vmap_are_those_of_a_loop(kind):
         for name, gradient in zip(named, alone, strict=True):
             oracle.assert_close(together[name][sample], gradient, 1e-10, name)
     layer(x)  # the weights of the transform must not stay behind
+
+
+# Dynamo itself looks at .grad of what goes from one graph to the next.
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+@pytest.mark.parametrize("kind", ["LSTM", "Recurrent"])
+def test_compiled_around_it_a_layer_is_one_break(kind: str) -> None:
+    """Nothing of the layer's own is followed: a graph before it, a graph after it."""
+    from torch._dynamo.testing import CompileCounter
+
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.before, self.after = torch.nn.Linear(3, 3), torch.nn.Linear(4, 2)
+            cell = un.LSTMCell(3, 4)
+            self.layer = un.LSTM(3, 4) if kind == "LSTM" else un.Recurrent(cell)
+
+        def forward(self, x, lengths):
+            return self.after(self.layer(self.before(x), lengths=lengths)[0])
+
+    model, counter = Model(), CompileCounter()
+    compiled = torch.compile(model, backend=counter)
+    for lengths in ([5, 3], [2, 4], [1, 5]):
+        x, steps = torch.randn((5, 2, 3) if kind == "LSTM" else (2, 5, 3)), torch.tensor(lengths)
+        found, wanted = compiled(x, steps), model(x, steps)
+        torch.testing.assert_close(found, wanted)
+        pulled = [torch.autograd.grad(y.sum(), [*model.parameters()]) for y in (found, wanted)]
+        torch.testing.assert_close(*pulled)
+    assert counter.frame_count == 2

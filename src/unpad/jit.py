@@ -1,15 +1,20 @@
 """What torch.jit and torch.export cannot take is refused in words, at the door.
 
 Both would keep one batch's lengths as constants, and be wrong on the next batch without a word.
+torch.compile calls a layer as it is.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
 
 import torch
 
 from unpad.errors import ArgumentTypeError
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 _REMEDY = "call it as it is, or through torch.compile; torch.jit.trace takes a single cell"
 
@@ -33,3 +38,21 @@ def refuse_scripting(module: Any) -> Any:
         "modules in the part of Python that TorchScript knows",
         _REMEDY,
     )
+
+
+def opaque(forward: F) -> F:
+    """Have torch.compile call a layer's forward as it is, between two graphs of its own.
+
+    It would else follow every line of what checks and forms the batch, in a graph each.
+    """
+    outside: list[Any] = []
+
+    @functools.wraps(forward)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if not torch.compiler.is_compiling():
+            return forward(*args, **kwargs)
+        if not outside:  # made here: at import it would take torch._dynamo along
+            outside.append(torch.compiler.disable(forward))
+        return outside[0](*args, **kwargs)
+
+    return cast("F", run)

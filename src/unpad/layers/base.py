@@ -26,7 +26,7 @@ from unpad.cells.initialize import check_init, initialize
 from unpad.engine import choose, lean
 from unpad.errors import ArgumentError, ArgumentTypeError
 from unpad.forms import open_input
-from unpad.jit import refuse_scripting
+from unpad.jit import opaque, refuse_scripting
 
 if TYPE_CHECKING:
     from unpad.cells.initialize import Init
@@ -196,6 +196,7 @@ class Layers(nn.Module, Generic[State]):
 
     # The call ----------------------------------------------------------------------------------
 
+    @opaque
     def forward(
         self,
         input: Any,  # noqa: A002 - torch.nn's name

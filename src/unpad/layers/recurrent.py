@@ -24,7 +24,7 @@ from unpad.cells.compose import (
 from unpad.engine import choose, lean
 from unpad.errors import ArgumentError
 from unpad.forms import Opened, open_input
-from unpad.jit import refuse_scripting
+from unpad.jit import opaque, refuse_scripting
 from unpad.nest import Nest, leaves, map_leaves
 from unpad.states import check_state
 
@@ -162,6 +162,7 @@ class Recurrent(nn.Module):
                 found += [nn.Parameter(leaf[0].detach().clone()) for leaf in floating]
         return nn.ParameterList(found)
 
+    @opaque
     def forward(
         self,
         input: Any,  # noqa: A002 - torch.nn's name
