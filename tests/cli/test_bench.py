@@ -68,6 +68,29 @@ def test_in_words_it_tells_the_batch_the_gains_and_the_machine(
         assert part in " ".join(out.split())
 
 
+def test_a_disturbed_row_is_marked_and_the_warning_comes_before_the_table(
+    data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from unpad.bench import compare
+
+    loads = {"LSTM": 0.01, "GRU": 0.3, "RNN": 0.06}
+
+    def disturbed(task: Any, lengths: list[int], **options: Any) -> dict[str, Any]:
+        return compare(task, lengths, **options) | {"foreign load": loads[task.cell]}
+
+    monkeypatch.setattr("unpad.cli.bench.compare", disturbed)
+    code, out, _ = bench(capsys, data, *SMALL)
+    assert code == 0
+    rows = {line.split()[0]: line for line in out.splitlines() if "×" in line}
+    assert {name: "(!)" in line for name, line in rows.items()} == {
+        "LSTM": False, "GRU": True, "RNN": True
+    }  # fmt: skip
+    assert max(map(len, rows.values())) <= 80
+    assert out.index("used up to 30.0 %") < out.index("Training step in ms")
+    monkeypatch.setattr("unpad.cli.bench._DISTURBED", 1.0)
+    assert "(!)" not in bench(capsys, data, *SMALL)[1]
+
+
 def test_without_data_the_lengths_are_uniform(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = bench(capsys, *SMALL, "--batch-size", 4, "--json")
     found = json.loads(out)

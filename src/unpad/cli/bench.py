@@ -36,7 +36,8 @@ from unpad.errors import ArgumentError
 # Of a sequence, and of a padded batch: torch's GRU takes some 0.3 ms a step, and each of the three
 # is called about eight times.
 _LONGEST, _MOST_STEPS = 2_000, 20_000
-_DISTURBED = 0.05
+# Of all cores, by other processes: rows measured meanwhile are marked.
+_DISTURBED, _MARK = 0.05, "(!)"
 _WITHOUT_DATA = "uniform 10-100"
 
 
@@ -158,6 +159,12 @@ def _show(facts: dict[str, Any], rows: list[dict[str, Any]], batch_size: int) ->
         )
     if facts["longest"] == _LONGEST:
         _warn(f"sequences are cut after {_LONGEST:,} {facts['unit']}, so that torch ends in time")
+    foreign = max(row["foreign load"] for row in rows)
+    if foreign > _DISTURBED:
+        _warn(
+            f"other processes used up to {percent(foreign)} of this machine meanwhile: rows marked "
+            f"{_MARK} are not to be relied on, measure again when it is quiet"
+        )
     out.print(_table(rows))
     out.print(
         f"{first['layers']} layer{'s' * (first['layers'] > 1)} of {first['width']}, "
@@ -166,12 +173,6 @@ def _show(facts: dict[str, Any], rows: list[dict[str, Any]], batch_size: int) ->
         highlight=False,
     )
     out.print(place(facts["machine"]), highlight=False)
-    foreign = max(row["foreign load"] for row in rows)
-    if foreign > _DISTURBED:
-        _warn(
-            f"other processes used {percent(foreign)} of this machine meanwhile: measure again "
-            "when it is quiet"
-        )
 
 
 def _warn(text: str) -> None:
@@ -189,7 +190,9 @@ def _table(rows: list[dict[str, Any]]) -> Table:
     for row in rows:
         share = row["share of peak"]
         table.add_row(
-            row["cell"],
+            f"[yellow]{row['cell']} {_MARK}[/yellow]"
+            if row["foreign load"] > _DISTURBED
+            else row["cell"],
             *(f"{row[name].median:.2f}" for name in ("unpad", "padded", "packed")),
             f"[bold]{row['ratio']:.2f}×[/bold]",
             f"{row['padding gain']:.2f}×",
