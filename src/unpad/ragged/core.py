@@ -24,10 +24,9 @@ class Core:
     def __init__(self, values: Tensor, offsets: Integers) -> None:
         _check_values(values)
         checked = as_offsets(offsets, len(values))
-        # The caller may go on changing a tensor of its own; what was converted is a copy already.
-        shared = isinstance(offsets, Tensor) and checked.data_ptr() == offsets.data_ptr()
         self.values = values
-        self.offsets = checked.clone() if shared else checked
+        # The caller may go on changing a tensor of its own; what was converted is a copy already.
+        self.offsets = checked.clone() if _needs_no_conversion(offsets) else checked
 
     @classmethod
     def _trusted(cls, values: Tensor, offsets: Tensor) -> Self:
@@ -254,6 +253,13 @@ class Core:
         if not self.same_lengths(other) or self.values.shape != other.values.shape:
             return False
         return torch.allclose(self.values, other.values, rtol, atol, equal_nan)
+
+
+def _needs_no_conversion(offsets: Integers) -> bool:
+    """Whether `as_offsets` gave back the memory it was given (inside torch.func none is told)."""
+    if not isinstance(offsets, Tensor):
+        return False
+    return offsets.dtype is torch.int64 and offsets.device.type == "cpu"
 
 
 def _check_values(values: object) -> None:
