@@ -7,6 +7,7 @@ import io
 import pickle
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -219,6 +220,37 @@ def test_errors_carry_four_parts_and_survive_pickling() -> None:
     long = str(ArgumentError("lengths", torch.arange(1000), "x", "y"))
     assert "int64 tensor of shape [1000]" in long
     assert len(str(ArgumentError("lengths", list(range(1000)), "x", "y"))) < 200
+
+
+@pytest.mark.parametrize("many", [torch.rand(3), np.zeros(3), np.zeros(3, dtype=object)])
+def test_errors_tell_numbers_by_dtype_and_shape(many: Any) -> None:
+    for given in (many, [many, many], (many, "a")):
+        text = str(ArgumentTypeError("hx", given, "x", "y"))
+        assert f"{str(many.dtype).removeprefix('torch.')} " in text
+        assert " of shape [3]" in text
+        assert "0." not in text
+    assert str(ArgumentError("n", np.array([1, -2]), "x", "y")).startswith(
+        "argument `n`: got int64 array of shape [2]: [1, -2]; "
+    )
+    with pytest.raises(ArgumentTypeError, match=r"got float64 array of shape \[1\];"):
+        Ragged(np.array([1 / 3]), [0, 1])  # type: ignore[arg-type]
+
+
+def test_integers_on_the_meta_device_are_refused_in_words() -> None:
+    for make in (
+        lambda n: Ragged(torch.zeros(3), n),
+        lambda n: Ragged.from_lengths(torch.zeros(3), n),
+        as_lengths,
+    ):
+        with pytest.raises(ArgumentError, match="the meta device has shapes alone"):
+            make(torch.zeros(2, dtype=torch.int64, device="meta"))
+
+
+def test_one_window_may_be_of_any_width() -> None:
+    ragged = Ragged(torch.arange(5.0), [0, 2, 2, 5])
+    (whole,) = ragged.chunks(10**20)
+    assert whole.equal(ragged)
+    assert not list(Ragged(torch.zeros(0), [0, 0]).chunks(10**20))
 
 
 def test_offsets_are_a_copy_of_what_was_given() -> None:

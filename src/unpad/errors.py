@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import cast
+
 import numpy as np
 import torch
 
@@ -57,10 +60,12 @@ class RowIndexError(_RefusalError, IndexError):
 
 
 def brief(value: object) -> str:
-    """Describe a value in a line: small ones in full, large ones by type, shape and first elements.
+    """Describe a value in a line: tensors and arrays by type and shape, a few integers in full.
 
     >>> brief(torch.tensor([1, -2]))
     'int64 tensor of shape [2]: [1, -2]'
+    >>> brief(np.zeros((1, 2)))
+    'float64 array of shape [1, 2]'
     """
     if isinstance(value, str):
         return value
@@ -68,7 +73,10 @@ def brief(value: object) -> str:
         dtype = str(value.dtype).removeprefix("torch.")
         return f"{dtype} tensor of shape {list(value.shape)}{_elements(value)}"
     if isinstance(value, np.ndarray):
-        return _shorten(f"{value.dtype} array of shape {list(value.shape)}: {value.tolist()!r}")
+        shown = f": {value.tolist()}" if value.dtype.kind in "iub" and _is_few(value.size) else ""
+        return f"{value.dtype} array of shape {list(value.shape)}{shown}"
+    if isinstance(value, (tuple, list)):
+        return _shorten(_sequence(cast("Sequence[object]", value)))
     return _shorten(repr(value))
 
 
@@ -81,9 +89,25 @@ def quoted(value: object) -> object:
     return repr(value) if isinstance(value, str) else value
 
 
+def _sequence(values: Sequence[object]) -> str:
+    """Return what `repr` does, but for tensors and arrays in it, which are described."""
+    first = values[: _MOST_ELEMENTS + 1]
+    if not [v for v in first if isinstance(v, (torch.Tensor, np.ndarray))]:
+        return repr(values)
+    inner = ", ".join(brief(v) if not isinstance(v, str) else repr(v) for v in first)
+    return f"({inner})" if isinstance(values, tuple) else f"[{inner}]"
+
+
+def _is_few(count: int) -> bool:
+    return count <= _MOST_ELEMENTS
+
+
 def _elements(tensor: torch.Tensor) -> str:
-    """Return ': [..]' for a small dense tensor, nothing for one that is large or has no data."""
-    if tensor.numel() > _MOST_ELEMENTS or tensor.layout != torch.strided or tensor.is_meta:
+    """Return ': [..]' for a few integers. Real numbers tell a reader nothing, in many digits."""
+    dense = tensor.layout == torch.strided and not tensor.is_meta
+    if not dense or tensor.is_floating_point() or tensor.is_complex():
+        return ""
+    if not _is_few(tensor.numel()):
         return ""
     return f": {tensor.detach().cpu().tolist()}"
 

@@ -253,6 +253,7 @@ def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
     ("arguments", "code", "message"),
     [
         (["profile", "none.jsonl"], 3, "error: none.jsonl: the file does not exist"),
+        (["profile", os.devnull], 3, f"error: {os.devnull}: it is a device or a pipe, no file"),
         (["profile", "DATA", "--split", "dev"], 3, "argument `split`: got dev; allowed: none"),
         (["profile", "DATA", "--plot", "a.doc"], 3, "argument `plot`"),
         (["profile", "DATA", "--sequence", "z"], 3, "there is no column `z`"),

@@ -266,13 +266,16 @@ def test_a_stream_refuses_an_id_that_comes_back(tmp_path: Path) -> None:
         list(stream(path))
 
 
+BEYOND = "line 1, column `x[0]`: step 1 holds inf, or a number that does not fit float32"
+
+
 @pytest.mark.parametrize(
     ("name", "text", "place"),
     [
         ("a.jsonl", '{"x": [[1, 2]]}\n{"x": [[1, 2], [3, NaN]]}', "line 2, column `x[1]`: step 1"),
         ("a.jsonl", '{"x": [[1, 2]]}\n{"x": [[1, null]]}\n', "line 2, column `x[1]`: step 0"),
         ("a.csv", "id,u,v\na,1,2\nb,3,4\nb,,5\n", "line 3, column `u`: step 1 holds nan"),
-        ("a.jsonl", '{"x": [1, 1e300]}', "line 1, column `x[0]`: step 1 holds inf"),
+        ("a.jsonl", '{"x": [1, 1e300]}', BEYOND),
     ],
 )  # fmt: skip
 def test_numbers_that_are_none_are_found_with_their_step(

@@ -101,6 +101,14 @@ def test_more_epochs_may_be_asked_for_later(data: Path) -> None:
     assert [row["epoch"] for row in rows_of(data.parent / "a")] == [0, 1, 2]
 
 
+def test_fewer_epochs_than_the_run_was_made_for_are_refused(data: Path) -> None:
+    train_classifier(job(data, "a", training={"epochs": 3}))
+    with pytest.raises(RunError, match=r"epochs was 3, now it is 2, and may only grow; give --ep"):
+        train_classifier(job(data, "a", training={"epochs": 2}), resume=True)
+    record = train_classifier(job(data, "a", training={"epochs": 3}), resume=True)
+    assert record["settings"]["training"]["epochs"] == 3
+
+
 def test_the_saved_weights_are_those_of_the_lowest_validation_loss(data: Path) -> None:
     record = train_classifier(job(data, "a", training={"learning_rate": 0.3, "epochs": 6}))
     losses = [row["valid_loss"] for row in rows_of(data.parent / "a")]

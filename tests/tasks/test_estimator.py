@@ -104,6 +104,17 @@ def test_a_saved_model_predicts_the_same(seed: int, tmp_path: Path) -> None:
     assert not list((tmp_path / "m").glob("*.pkl"))
 
 
+def test_labels_may_be_bools(seed: int, tmp_path: Path) -> None:
+    X, y = sequences(seed, 20, classes=2)
+    model = SequenceClassifier(**{**QUICK, "epochs": 1}).fit(X, np.array(y) == 1)
+    assert model.classes_.tolist() == [False, True]
+    assert model.predict(X).dtype == bool
+    model.save(tmp_path / "m")
+    again = SequenceClassifier.load(tmp_path / "m")
+    np.testing.assert_array_equal(again.predict(X), model.predict(X))
+    assert again.classes_.dtype == bool
+
+
 @pytest.mark.parametrize("fraction", [0.1, 0.5, 0.9])
 def test_with_no_sequence_to_spare_all_train_and_none_validates(fraction: float) -> None:
     X, y = [np.zeros((2, 1)), np.ones((2, 1))], [0, 1]
@@ -135,6 +146,8 @@ ONE = np.ones((2, 3))
         ([ONE, ONE], [0, 0], ValueError, "at least two different labels"),
         ("text", [0, 1], ArgumentTypeError, "`X`"),
         (3, [0, 1], ArgumentTypeError, "`X`"),
+        ({"a": ONE, "b": ONE}, [0, 1], ArgumentTypeError, "`X`: got a dict; allowed: a list of"),
+        ({0: ONE, 1: ONE}, [0, 1], ArgumentTypeError, "`X`: got a dict; allowed: a list of"),
         ([], [], ValueError, "no sequence to train on"),
     ],
 )

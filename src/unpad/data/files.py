@@ -94,8 +94,7 @@ def _format(path: str | Path) -> str:
     kind = (suffixes[:-1] if compressed else suffixes)[-1:]
     found = {".json": ".jsonl", ".ndjson": ".jsonl"}.get(kind[0], kind[0]) if kind else ""
     if not Path(path).is_file():
-        what = "is a folder" if Path(path).is_dir() else "does not exist"
-        raise DataError(path, f"the file {what}", "give the path of a data file")
+        raise DataError(path, _no_file(Path(path)), "give the path of a data file")
     if found not in FORMATS or (compressed and found == ".parquet"):
         raise DataError(
             path,
@@ -103,6 +102,12 @@ def _format(path: str | Path) -> str:
             f"name it {', '.join(FORMATS)} (all but Parquet also with .gz)",
         )
     return found
+
+
+def _no_file(path: Path) -> str:
+    if path.is_dir():
+        return "the file is a folder"
+    return "it is a device or a pipe, no file" if path.exists() else "the file does not exist"
 
 
 def _open(path: str | Path) -> IO[bytes]:

@@ -124,9 +124,11 @@ class SequenceTable:
         names = self.source.features
         column = names[feature] if feature < len(names) else f"{self.source.column}[{feature}]"
         value = self.numbers()[0][self.numbers()[1][row] + step, feature]
+        # The file may have 1e300 there, which is finite but for us.
+        beyond = ", or a number that does not fit float32 (3.4e38)" if np.isinf(value) else ""
         raise DataError(
             self.source.path,
-            f"step {step} holds {value} ({count} such values in all)",
+            f"step {step} holds {value}{beyond} ({count} such values in all)",
             "features must be finite numbers: fill the gap or drop the step",
             place=self.place(row),
             column=column,

@@ -66,6 +66,13 @@ def as_integers(numbers: Integers, *, argument: str) -> Tensor:
     tensor([1, 2])
     """
     found = _as_tensor(numbers, argument)
+    if found.is_meta:
+        raise ArgumentError(
+            argument,
+            numbers,
+            "integers that are there: the meta device has shapes alone",
+            "make them on the CPU, or pass a list",
+        )
     if found.dim() != 1:
         raise ArgumentError(
             argument, numbers, "one dimension", "pass a flat list of integers, one a sequence"

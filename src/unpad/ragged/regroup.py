@@ -46,7 +46,9 @@ class Regrouping(Selection):
             raise ArgumentTypeError("steps", steps, "an integer", "pass a whole number of steps")
         if steps < 1:
             raise ArgumentError("steps", steps, "at least 1", "pass the window's length in steps")
-        return (self._window(begin, steps) for begin in range(0, self.max_length, steps))
+        longest = self.max_length
+        width = min(steps, longest)  # "all of it" may be any number, and torch's have 64 bits
+        return (self._window(begin, width) for begin in range(0, longest, max(1, width)))
 
     def _window(self, begin: int, steps: int) -> Self:
         offsets = offsets_of((self.lengths - begin).clamp(0, steps))

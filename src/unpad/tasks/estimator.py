@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -39,7 +39,8 @@ class SequenceClassifier(*dict.fromkeys((_Mixin, _Base))):
     """Recurrent classifier with scikit-learn's ``fit``, ``predict``, ``predict_proba``, ``score``.
 
     X is a list of arrays [T_i, F] or [T_i] of unequal length (0 included), a `Ragged`, a padded
-    array [N, T, F], a list of texts, or a list of lists of tokens. Labels are strings or integers.
+    array [N, T, F], a list of texts, or a list of lists of tokens. Labels are strings, integers
+    or bools.
     The parameters are those of ``unpad train classify``: see `ModelSettings` and
     `TrainingSettings`. With ``random_state`` an integer, fits are reproducible to the bit; None
     draws a seed from NumPy's global generator. A label's last sequence always trains: where no
@@ -157,7 +158,7 @@ class SequenceClassifier(*dict.fromkeys((_Mixin, _Base))):
         """Write the fitted model into a folder (JSON and safetensors, no pickle)."""
         fitted = self._fitted()
         fitted.save(folder)
-        kind = "int" if self.classes_.dtype.kind in "iu" else "str"
+        kind = {"i": "int", "u": "int", "b": "bool"}.get(self.classes_.dtype.kind, "str")
         parameters = {name: getattr(self, name) for name in _PARAMETERS}
         write_json(Path(folder) / _FILE, {"parameters": parameters, "labels": kind})
 
@@ -175,8 +176,8 @@ class SequenceClassifier(*dict.fromkeys((_Mixin, _Base))):
             raise RunError(f"{path}: broken ({error}); save the model again") from None
         found.classifier_ = classifier
         labels = classifier.preparation.labels
-        whole = saved.get("labels") == "int"
-        found.classes_ = np.unique(np.array([int(x) for x in labels] if whole else labels))
+        read = _LABELS.get(saved.get("labels"), str)
+        found.classes_ = np.unique(np.array([read(label) for label in labels]))
         found.n_features_in_ = classifier.preparation.features
         return found
 
@@ -208,6 +209,8 @@ class SequenceClassifier(*dict.fromkeys((_Mixin, _Base))):
 
 
 _FILE = "estimator.json"
+_LABELS_ALLOWED = "strings, integers or bools, [N]"
+_LABELS: dict[Any, Callable[[str], Any]] = {"int": int, "bool": "True".__eq__}
 _PARAMETERS = tuple(SequenceClassifier.__init__.__kwdefaults__ or ())
 
 
@@ -219,12 +222,10 @@ def _as_labels(y: Any) -> npt.NDArray[Any]:
     labels = np.asarray(y)
     if labels.size == 0:
         labels = labels.astype(str)
-    if labels.ndim != 1 or labels.dtype.kind not in "iuUSO":
-        raise ArgumentTypeError(
-            "y", labels, "strings or integers, [N]", "give one label a sequence"
-        )
+    if labels.ndim != 1 or labels.dtype.kind not in "iubUSO":
+        raise ArgumentTypeError("y", labels, _LABELS_ALLOWED, "give one label a sequence")
     if labels.dtype.kind in "SO" and not all(isinstance(v, str) for v in labels.tolist()):
-        raise ArgumentTypeError("y", labels, "strings or integers, [N]", "convert the labels")
+        raise ArgumentTypeError("y", labels, _LABELS_ALLOWED, "convert the labels")
     return labels
 
 
@@ -242,11 +243,7 @@ def _as_table(X: Any, labels: list[str] | None = None) -> SequenceTable:
 def _as_arrow(X: Any) -> tuple[Any, pa.Array]:
     if isinstance(X, Ragged):
         X = X.to_list()
-    if isinstance(X, str) or not hasattr(X, "__len__") or not hasattr(X, "__getitem__"):
-        raise ArgumentTypeError(
-            "X", X, "a list of arrays [T_i, F] or [T_i], or of texts", "put sequences in a list"
-        )
-    rows = [X[i] for i in range(len(X))]
+    rows = _rows(X)
     if rows and all(isinstance(row, str) for row in rows):
         return "text", pa.array(rows, pa.string())
     if rows and all(_is_tokens(row) for row in rows) and any(len(row) for row in rows):
@@ -261,6 +258,19 @@ def _as_arrow(X: Any) -> tuple[Any, pa.Array]:
     full = [a for a in arrays if len(a)] or [np.zeros((0, width), np.float32)]
     offsets = np.cumsum([0, *(len(a) for a in arrays)], dtype=np.int64)
     return "numbers", number_lists(np.concatenate(full), offsets)
+
+
+def _rows(X: Any) -> list[Any]:
+    """The sequences one by one; by number, as iterating over a data frame gives its columns."""
+    if not isinstance(X, (str, Mapping)) and hasattr(X, "__len__") and hasattr(X, "__getitem__"):
+        with contextlib.suppress(KeyError):
+            return [X[i] for i in range(len(X))]
+    raise ArgumentTypeError(
+        "X",
+        X if isinstance(X, str) else f"a {type(X).__name__}",
+        "a list of arrays [T_i, F] or [T_i], or of texts",
+        "put sequences in a list",
+    )
 
 
 def _is_tokens(row: Any) -> bool:

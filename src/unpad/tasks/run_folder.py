@@ -23,7 +23,7 @@ from unpad.tasks.saved import version
 from unpad.tasks.settings import ModelSettings, TrainingSettings
 
 RUN, METRICS, CURVE, LAST = "run.json", "metrics.jsonl", "loss.png", "last.safetensors"
-_FREE = ("epochs",)  # settings that a resumed run may change
+_FREE = ("epochs",)  # settings that a resumed run may raise
 _PACKAGES = ("torch", "numpy", "lightning", "pyarrow", "tokenizers", "safetensors", "torchmetrics")
 
 
@@ -105,6 +105,8 @@ class RunFolder:
         for part in ("settings", "data"):
             before = _flat(old.get(part, {}))
             now = _flat(json.loads(json.dumps(new[part])))
+            for name in _FREE:
+                self._check_grows(before.get(f"training.{name}"), now.get(f"training.{name}"), name)
             for name in sorted(before.keys() | now.keys()):
                 short, was = name.split(".")[-1], before.get(name, _DEFAULTS.get(name))
                 if was != now.get(name) and short not in (*_FREE, "path"):
@@ -113,6 +115,13 @@ class RunFolder:
                         f"now it is {now.get(name)!r}; give the same options and data, or another "
                         "--out"
                     )
+
+    def _check_grows(self, before: Any, now: Any, name: str) -> None:
+        if before is not None and now is not None and now < before:
+            raise RunError(
+                f"{self.path}: cannot resume: {name} was {before}, now it is {now}, and may only "
+                f"grow; give --{name} {before} or more, or another --out"
+            )
 
 
 def _flat(data: Any, prefix: str = "") -> dict[str, Any]:

@@ -70,9 +70,10 @@ class TrainingSettings:
     """The training: Adam with warm-up and cosine decay, clipping, early stopping.
 
     A batch holds at most ``batch_tokens`` tokens (steps of the model's input) and
-    ``batch_sequences`` sequences. ``patience`` epochs without a better validation loss end the
-    training (0: never). ``valid_fraction`` of the training sequences validate where no validation
-    data is given (0: none, the last epoch is kept).
+    ``batch_sequences`` sequences. ``clip`` is the largest norm of the gradient (0: any).
+    ``patience`` epochs without a better validation loss end the training (0: never).
+    ``valid_fraction`` of the training sequences validate where no validation data is given (0:
+    none, the last epoch is kept).
     """
 
     epochs: int = 30
