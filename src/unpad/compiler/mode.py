@@ -208,13 +208,20 @@ def _globals(function: Any) -> list[tuple[str, Any]]:
     return found
 
 
-@functools.cache
 def _names(code: CodeType | None) -> tuple[str, ...]:
     """The names in a function's code and in those within it: lambdas, comprehensions."""
     if code is None:
         return ()
-    inner = [name for c in code.co_consts if isinstance(c, CodeType) for name in _names(c)]
-    return tuple(dict.fromkeys((*code.co_names, *inner)))
+    # By identity: a code object's own hash and comparison go through all that it holds.
+    known = _named.get(id(code))
+    if known is None:
+        inner = [name for c in code.co_consts if isinstance(c, CodeType) for name in _names(c)]
+        known = _named[id(code)] = code, tuple(dict.fromkeys((*code.co_names, *inner)))
+    return known[1]
+
+
+# With the code, so that no other is made at its address.
+_named: dict[int, tuple[CodeType, tuple[str, ...]]] = {}
 
 
 def _taken(source: Any, names: tuple[str, ...]) -> list[tuple[str, Any]]:
