@@ -41,12 +41,12 @@ inline constexpr int kPanelsFor = MR * 8 + MR + 1 <= kRegisters   ? 4
                                   : MR * 4 + MR + 1 <= kRegisters ? 2
                                                                   : 1;
 
-// acc[i][v] += sum over k of a[i][k * a_step] * panel[v][k], whose rows are `m_step` numbers apart
-template <class T, int MR, int NP>
+// acc[i][v] += sum over k of a[i * row + k * step] * panel[v][k], whose rows are `m_step` numbers
+// apart. One pointer leads to all of the tile's rows: a dozen would not fit the registers.
+template <class T, int MR, int NP, int row, int step>
 inline __attribute__((always_inline)) void multiply(typename Lanes<T>::Vec (&acc)[MR][2 * NP],
-                                                    const T* const (&a)[MR], int64_t a_step,
-                                                    const T* m, int64_t m_step, int64_t panel_size,
-                                                    int64_t depth) {
+                                                    const T* a, const T* m, int64_t m_step,
+                                                    int64_t panel_size, int64_t depth) {
     using V = decltype(splat(T{}));  // of factors; for pairs not the vector of sums
     constexpr int lanes = kLanes<T>;
     const auto panel = [&](int64_t k, int v) {
@@ -57,7 +57,7 @@ inline __attribute__((always_inline)) void multiply(typename Lanes<T>::Vec (&acc
         // The shorter side stays in registers, the longer one passes through a single one.
         if constexpr (MR < 2 * NP) {
             V x[MR];
-            each<MR>([&](int i) { x[i] = splat(a[i][k * a_step]); });
+            each<MR>([&](int i) { x[i] = splat(a[i * row + k * step]); });
             each<2 * NP>([&](int v) {
                 const V b = panel(k, v);
                 each<MR>([&](int i) { acc[i][v] = fma(x[i], b, acc[i][v]); });
@@ -66,17 +66,31 @@ inline __attribute__((always_inline)) void multiply(typename Lanes<T>::Vec (&acc
             V b[2 * NP];
             each<2 * NP>([&](int v) { b[v] = panel(k, v); });
             each<MR>([&](int i) {
-                const V x = splat(a[i][k * a_step]);
+                const V x = splat(a[i * row + k * step]);
                 each<2 * NP>([&](int v) { acc[i][v] = fma(x, b[v], acc[i][v]); });
             });
         }
     }
 }
 
+// Depths beyond this are multiplied in stretches, so that a stretch of a panel stays in the
+// first-level cache while all rows pass; sums are carried through memory, bit for bit.
+template <class T>
+inline constexpr int kDepth = (16 << 10) / (kPanel<T> * int{sizeof(T)});
+
+// Rows of the left operand, as they are multiplied, are this far apart: a stretch and a line, for
+// neighbours not to fall into the same sets of the first-level cache.
+template <class T>
+inline constexpr int kLeftStride = kDepth<T> + 64 / int{sizeof(T)};
+
+// Lines are asked for a few at a time: a core waits for some twenty at once, and a product that
+// finds all of these taken waits as well.
+inline constexpr int64_t kFetchDepth = 16;
+
 template <class T>
 struct LinearRows {
     using Number = typename Lanes<T>::Number;
-    const T* a[kMostRows];
+    const T* left;  // a stretch of the left rows
     const Number* start[kMostRows];
     Number* out[kMostRows];
     int64_t start_width;  // 0: start from zero; 1: one number; else a row
@@ -84,18 +98,21 @@ struct LinearRows {
     int64_t panel_size;
     const T* packed;
     Ahead* ahead;
-    int64_t ahead_per_tile;
+    int64_t lines;  // of `ahead` to fetch at a time
 };
 
-template <class T>
-void fetch(Ahead& ahead, int64_t n) {
+inline void fetch(Ahead& ahead, int64_t n) {
     constexpr int64_t line = 64;
-    const int64_t end = ahead.next + std::min(n, ahead.left());
-    for (; ahead.next < end; ++ahead.next) {
-        const Ref& stream = ahead.streams[ahead.next % ahead.n_streams];
-        const char* row = stream.base + ahead.rows[ahead.next / ahead.n_streams] * stream.stride;
-        const int64_t bytes = stream.width * static_cast<int64_t>(sizeof(T));
-        for (int64_t at = 0; at < bytes; at += line) __builtin_prefetch(row + at, 0, 2);
+    ahead.lines -= n;
+    for (; n > 0; --n, ahead.at += line) {
+        if (ahead.at >= ahead.end) {
+            if (ahead.row == ahead.n_rows) return;
+            const Columns& c = ahead.streams[ahead.stream];
+            ahead.at = c.base + ahead.rows[ahead.row] * c.stride;
+            ahead.end = ahead.at + c.bytes;
+            if (++ahead.stream == ahead.n_streams) ahead.stream = 0, ++ahead.row;
+        }
+        __builtin_prefetch(ahead.at, 0, 2);
     }
 }
 
@@ -121,15 +138,12 @@ UNPAD_FLAT void linear_tile(const LinearRows<T>& l, int64_t r, int64_t panel) {
     using V = typename Lanes<T>::Vec;
     using Number = typename Lanes<T>::Number;
     V acc[MR][nv];
-    const T* a[MR];
     const int64_t column = panel * kPanel<T>;
     const int64_t left = l.cols - column;
     const bool full = left >= nv * lanes;
     const auto fill = [&](auto start) {
         each<MR>([&](int i) { each<nv>([&](int v) { acc[i][v] = start(i, v); }); });
     };
-    if (l.ahead != nullptr) fetch<Number>(*l.ahead, l.ahead_per_tile);
-    each<MR>([&](int i) { a[i] = l.a[r + i]; });
     if (l.start_width == 0) {
         fill([](int, int) { return V{}; });
     } else if (l.start_width == 1 && l.cols != 1) {
@@ -141,8 +155,13 @@ UNPAD_FLAT void linear_tile(const LinearRows<T>& l, int64_t r, int64_t panel) {
             return load_part(l.start[r + i] + column + v * lanes, left - v * lanes);
         });
     }
-    multiply<T, MR, NP>(acc, a, 1, l.packed + panel * l.panel_size, kPanel<T>, l.panel_size,
-                        l.depth);
+    const T* rows = l.left + r * kLeftStride<T>;
+    const T* packed = l.packed + panel * l.panel_size;
+    for (int64_t k = 0; k < l.depth; k += kFetchDepth) {
+        if (l.lines > 0) fetch(*l.ahead, l.lines);
+        multiply<T, MR, NP, kLeftStride<T>, 1>(acc, rows + k, packed + k * kPanel<T>, kPanel<T>,
+                                               l.panel_size, std::min(kFetchDepth, l.depth - k));
+    }
     each<MR>([&](int i) {
         each<nv>([&](int v) {
             Number* out = l.out[r + i] + column + v * lanes;
@@ -179,9 +198,11 @@ template <class T, int MR>
 void linear_panels(LinearRows<T>& l, int64_t rows) {
     constexpr int wide = kPanelsFor<MR>;
     const int64_t panels = (l.cols + kPanel<T> - 1) / kPanel<T>;
-    if (l.ahead != nullptr) {
-        const int64_t all = (panels + wide - 1) / wide * ((rows + MR - 1) / MR);
-        l.ahead_per_tile = (l.ahead->left() + all - 1) / all;
+    l.lines = 0;
+    if (l.ahead != nullptr && l.ahead->lines > 0) {
+        const int64_t tiles = (panels + wide - 1) / wide * ((rows + MR - 1) / MR);
+        const int64_t times = tiles * ((l.depth + kFetchDepth - 1) / kFetchDepth);
+        l.lines = (l.ahead->lines + times - 1) / times;
     }
     int64_t panel = 0;
     for (; panel + wide <= panels; panel += wide) linear_strip<T, MR, wide>(l, rows, panel);
@@ -200,41 +221,51 @@ inline int64_t even_tile(int64_t rows) {
     return (rows + tiles - 1) / tiles;
 }
 
-// Depths beyond this are multiplied in stretches, so that a stretch of a panel stays in the
-// first-level cache while all rows pass; sums are carried through memory, bit for bit.
-template <class T>
-inline constexpr int64_t kDepth = (int64_t{16} << 10) / (kPanel<T> * int64_t{sizeof(T)});
-
-template <class T>
-void linear_rows(const Step& step, RowMaps index, int64_t rows) {
+// `fold(from, n, to)` writes n numbers of a left row as they are multiplied, T each `in_factor` of
+// them, and up to a vector more. Copied, the rows lie close together wherever they were: tokens far
+// apart fall into the same sets of a cache.
+template <class T, int in_factor, class Fold>
+inline void linear_folded(const Step& step, RowMaps index, int64_t rows, Fold fold) {
+    using Number = typename Lanes<T>::Number;
+    alignas(64) T left[kMostRows * kLeftStride<T>];
     LinearRows<T> l;
     const int64_t depth = step.args[0].width;
+    const int64_t factors = (depth + in_factor - 1) / in_factor;
+    const int64_t stretches = (factors + kDepth<T> - 1) / kDepth<T>;
+    // Even: `fold` may work on pairs.
+    const int64_t most = round_up((factors + stretches - 1) / stretches, 2) * in_factor;
+    const int tile = static_cast<int>(even_tile(rows));
+    l.left = left;
     l.start_width = step.n_args == 2 ? step.args[1].width : 0;
     l.cols = step.out.width;
-    l.panel_size = depth * kPanel<T>;
+    l.panel_size = factors * kPanel<T>;
     l.packed = static_cast<const T*>(step.matrix);
-    const RowsOf<T> a(step.args[0], index), out(step.out, index);
-    const RowsOf<T> start(step.args[step.n_args - 1], index);
+    l.ahead = step.ahead;
+    const RowsOf<Number> a(step.args[0], index), out(step.out, index);
+    const RowsOf<Number> start(step.args[step.n_args - 1], index);
     for (int64_t r = 0; r < rows; ++r) {
-        l.a[r] = a[r];
         l.out[r] = out[r];
         l.start[r] = start[r];
     }
-    const int64_t stretches = (depth + kDepth<T> - 1) / kDepth<T>;
-    const int64_t tile = even_tile(rows);
-    l.ahead = step.ahead;
-    for (int64_t i = 0, k = 0; i < stretches; ++i) {
-        l.depth = depth * (i + 1) / stretches - k;
-        linear_with<T>(static_cast<int>(tile), l, rows);
-        if (i + 1 == stretches) break;
-        k += l.depth;
-        l.packed += l.depth * kPanel<T>;
+    for (int64_t k = 0; k < depth; k += most) {
+        const int64_t numbers = std::min(most, depth - k);
         for (int64_t r = 0; r < rows; ++r) {
-            l.a[r] += l.depth;
-            l.start[r] = l.out[r];
+            fold(a[r] + k, numbers, left + r * kLeftStride<T>);
+            if (k > 0) l.start[r] = l.out[r];
         }
-        l.start_width = l.cols;
+        if (k > 0) l.start_width = l.cols;
+        l.depth = (numbers + in_factor - 1) / in_factor;
+        linear_with<T>(tile, l, rows);
+        l.packed += l.depth * kPanel<T>;
     }
+}
+
+template <class T>
+void linear_rows(const Step& step, RowMaps index, int64_t rows) {
+    linear_folded<T, 1>(step, index, rows, [](const T* from, int64_t n, T* to) {
+        constexpr int64_t lanes = kLanes<T>;
+        for (int64_t i = 0; i < n; i += lanes) store(to + i, load_part(from + i, n - i));
+    });
 }
 
 // One panel of a matrix whose rows lie side by side: to[k][j] = from[k * stride][j].
@@ -339,14 +370,12 @@ UNPAD_FLAT inline void outer_tile(const T* left, const T* right, int64_t right_s
     using V = typename Lanes<T>::Vec;
     using Number = typename Lanes<T>::Number;
     V sum[MR][2];
-    const T* a[MR];
     each<MR>([&](int i) {
-        a[i] = left + i;
         sum[i][0] = sum[i][1] = V{};
         // Large accumulators lie in far memory: asked for now, they are here when the sums are.
         each<2>([&](int v) { __builtin_prefetch(acc + i * acc_stride + v * kLanes<T>, 1, 2); });
     });
-    multiply<T, MR, 1>(sum, a, MR, right, right_step, 0, rows);
+    multiply<T, MR, 1, 1, MR>(sum, left, right, right_step, 0, rows);
     each<MR>([&](int i) {
         each<2>([&](int v) {
             Number* at = acc + i * acc_stride + v * kLanes<T>;

@@ -64,44 +64,14 @@ inline void fold_row(const float* x, int64_t n, float* to) {
 
 #endif
 
-inline constexpr int64_t kInFactor = std::is_same<Factor, Pair>::value ? 2 : 1;  // numbers
+inline constexpr int kInFactor = std::is_same<Factor, Pair>::value ? 2 : 1;  // numbers
 
 inline int64_t factors(int64_t numbers) {
     return (numbers + kInFactor - 1) / kInFactor;
 }
 
-// The numbers that a product multiplies before the next ones are rounded; a stretch of a panel and
-// of the rows then lies in near memory, as in `linear_rows`.
-inline constexpr int64_t kStretch = std::min<int64_t>(kDepth<Factor>, 128) * kInFactor;
-
 inline void linear_rows_bf16(const Step& step, RowMaps index, int64_t rows) {
-    alignas(64) Factor rounded[kMostRows * kStretch / kInFactor];
-    LinearRows<Factor> l;
-    const int64_t depth = step.args[0].width;
-    l.start_width = step.n_args == 2 ? step.args[1].width : 0;
-    l.cols = step.out.width;
-    l.panel_size = factors(depth) * kPanel<Factor>;
-    l.packed = static_cast<const Factor*>(step.matrix);
-    l.ahead = step.ahead;
-    const RowsOf<float> a(step.args[0], index), out(step.out, index);
-    const RowsOf<float> start(step.args[step.n_args - 1], index);
-    for (int64_t r = 0; r < rows; ++r) {
-        l.a[r] = rounded + r * (kStretch / kInFactor);
-        l.out[r] = out[r];
-        l.start[r] = start[r];
-    }
-    const int tile = static_cast<int>(even_tile(rows));
-    for (int64_t k = 0; k < depth; k += kStretch) {
-        const int64_t numbers = std::min(depth - k, kStretch);
-        for (int64_t r = 0; r < rows; ++r) {
-            fold_row(a[r] + k, numbers, rounded + r * (kStretch / kInFactor));
-            if (k > 0) l.start[r] = l.out[r];
-        }
-        if (k > 0) l.start_width = l.cols;
-        l.depth = factors(numbers);
-        linear_with<Factor>(tile, l, rows);
-        l.packed += l.depth * kPanel<Factor>;
-    }
+    linear_folded<Factor, kInFactor>(step, index, rows, fold_row);
 }
 
 // `pack` of kernels.h: panels of [factors of the depth][panel].

@@ -37,17 +37,23 @@ struct RowsOf {
     T* operator[](int64_t r) const { return reinterpret_cast<T*>(base + map[r] * stride); }
 };
 
+// Columns of a stream's rows, in bytes.
+struct Columns {
+    const char* base;
+    int64_t stride, bytes;
+};
+
 // Rows of streams that the next step or block will touch: far memory, asked for while a product
-// works on near memory. A row is a column range of one stream; `next` counts through streams x
-// rows.
+// works on near memory, line by line. Not started: `at` is null.
 struct Ahead {
-    const Ref* streams;
+    const Columns* streams;
     int64_t n_streams;
     const int64_t* rows;
     int64_t n_rows;
-    int64_t next;
-
-    int64_t left() const { return n_streams * n_rows - next; }
+    int64_t lines;  // left, or a few more
+    int64_t stream, row;
+    const char* at;
+    const char* end;
 };
 
 // An instruction whose operands are resolved.
@@ -98,7 +104,7 @@ struct Kernels {
     // total[j] = sum over i of parts[i * stride + j], in order of i.
     void (*add_parts)(const T* parts, int64_t n_parts, int64_t stride, int64_t n, T* total);
 
-    // Asks for the next n rows of `ahead`, into the second-level cache.
+    // Asks for the next n lines of `ahead`, into the second-level cache.
     void (*fetch)(Ahead& ahead, int64_t n);
 
     // n * `width` multiply-adds in registers, to measure what the machine can do at best.

@@ -29,9 +29,10 @@ class Bump {
 
 // Sizes that all threads share, chosen once a call.
 struct Geometry {
-    int64_t slots;   // the most of any thread
-    int64_t window;  // rows
-    int64_t block;   // rows of a BULK block
+    int64_t slots;    // the most of any thread
+    int64_t window;   // rows
+    int64_t block;    // rows of a BULK block
+    int64_t scratch;  // rows of a scratch buffer: a block's or a step's
 
     Geometry(const Program& p, int64_t number_size, int64_t most_slots, int64_t tokens)
         : slots(most_slots) {
@@ -47,8 +48,9 @@ struct Geometry {
         const int64_t least = sums > int64_t{1} << 20 ? 256 : 128;
         window = std::clamp<int64_t>((int64_t{384} << 10) / window_bytes, least, 256);
         window = std::max(slots, std::min(window, tokens));
-        block = std::clamp<int64_t>((int64_t{128} << 10) / all_bytes / 12 * 12, 24, 96);
-        block = std::max(slots, std::min(block, window));
+        block = std::clamp<int64_t>((int64_t{128} << 10) / all_bytes / 12 * 12, 12, 96);
+        block = std::min(block, window);
+        scratch = std::max(block, slots);
     }
 };
 

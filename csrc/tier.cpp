@@ -57,7 +57,7 @@ constexpr Kernels<T> kKernels = {
     outer_panel<T>,
     sum_rows<T>,
     add_parts<T>,
-    fetch<T>,
+    fetch,
     kChains * kLanes<T>,
     multiply_adds<T>,
 };

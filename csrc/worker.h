@@ -83,7 +83,7 @@ class Worker {
 
   private:
     int64_t iota_size() const {
-        return std::max({s_.geometry.window, s_.geometry.block, 2 * n_slots_});
+        return std::max({s_.geometry.window, s_.geometry.scratch, 2 * n_slots_});
     }
     // Rows of the engine's buffers are whole vectors, and not a multiple of 4 KB apart: neighbours
     // would fall into the same sets of the first-level cache.
@@ -97,7 +97,7 @@ class Worker {
         const int64_t window = s_.geometry.window;
         for (const Buffer& b : p_.buffers) {
             const int64_t rows = b.kind == Kind::Window    ? window
-                                 : b.kind == Kind::Scratch ? s_.geometry.block
+                                 : b.kind == Kind::Scratch ? s_.geometry.scratch
                                                            : 0;
             buffers_.push_back(bump.take<T>(rows * padded(b.width)));
         }
@@ -190,7 +190,7 @@ class Worker {
     void resolve_phases() {
         steps_.resize(p_.phases.size());
         ahead_.resize(p_.phases.size());
-        std::vector<Ref> seen;
+        std::vector<Columns> seen;
         size_t fetching = 0;  // the phase that fetches what is first touched now
         for (size_t i = 0; i < p_.phases.size(); ++i) {
             const bool steps = p_.phases[i].kind != PhaseKind::Reduce;
@@ -242,17 +242,18 @@ class Worker {
             count(list[i].out);
             for (int k = 0; k < list[i].n_args; ++k) count(list[i].args[k]);
         }
-        return std::clamp<int64_t>((cache - shared) / std::max<int64_t>(row, 1), 2, kMostRows);
+        return std::clamp<int64_t>((cache - shared) / std::max<int64_t>(row, 1), 4, kMostRows);
     }
 
     // A stream's rows wait in far memory until the window first touches them.
-    void fetch_ahead(const Ref& ref, std::vector<Ref>& seen, size_t phase) {
+    void fetch_ahead(const Ref& ref, std::vector<Columns>& seen, size_t phase) {
         if (ref.map != kTokenMap) return;
-        for (const Ref& s : seen) {
-            if (s.base == ref.base && s.width >= ref.width) return;
+        const Columns columns{ref.base, ref.stride, ref.width * static_cast<int64_t>(sizeof(T))};
+        for (const Columns& s : seen) {
+            if (s.base == columns.base && s.bytes >= columns.bytes) return;
         }
-        seen.push_back(ref);
-        ahead_[phase].push_back(ref);
+        seen.push_back(columns);
+        ahead_[phase].push_back(columns);
     }
 
     // NEXT(k) of every row of the window: the row of the next token in the state's history, the
@@ -318,13 +319,24 @@ class Worker {
     }
 
     // Rows [row, row + rows) of the window come next: products fetch them, or they are fetched now.
-    void look_ahead(const std::vector<Ref>& streams, int64_t row, int64_t rows, bool now) {
-        now_ = Ahead{streams.data(), static_cast<int64_t>(streams.size()), window_.token + row,
-                     std::min(rows, window_.rows - row), 0};
-        if (now) s_.kernels.fetch(now_, now_.left());
+    void look_ahead(const std::vector<Columns>& streams, int64_t row, int64_t rows, bool now) {
+        constexpr int64_t line = 64;
+        now_ = Ahead{streams.data(),
+                     static_cast<int64_t>(streams.size()),
+                     window_.token + row,
+                     std::min(rows, window_.rows - row),
+                     0,
+                     0,
+                     0,
+                     nullptr,
+                     nullptr};
+        for (const Columns& c : streams) now_.lines += (c.bytes + line - 1) / line;
+        now_.lines *= now_.n_rows;
+        if (now_.n_streams == 0) now_.n_rows = 0;
+        if (now) s_.kernels.fetch(now_, now_.lines);
     }
 
-    void bulk(const Steps& steps, const std::vector<Ref>& ahead) {
+    void bulk(const Steps& steps, const std::vector<Columns>& ahead) {
         const int64_t blocks = (window_.rows + s_.geometry.block - 1) / s_.geometry.block;
         const int64_t size = (window_.rows + blocks - 1) / blocks;
         const bool at_once = !steps.multiply();
@@ -336,7 +348,8 @@ class Worker {
         }
     }
 
-    void loop(const Steps& steps, const std::vector<Ref>& ahead, const std::vector<int>& states) {
+    void loop(const Steps& steps, const std::vector<Columns>& ahead,
+              const std::vector<int>& states) {
         const bool at_once = !steps.multiply();
         look_ahead(ahead, 0, window_.step_begin[1], true);
         size_t start = 0;
@@ -433,8 +446,9 @@ class Worker {
     int64_t* iota_ = nullptr;
     std::vector<Panels> panels_;  // of a REDUCE phase
     Window window_;
-    std::vector<Steps> steps_;             // by phase
-    std::vector<std::vector<Ref>> ahead_;  // by phase: streams whose next rows its products fetch
+    std::vector<Steps> steps_;  // by phase
+    std::vector<std::vector<Columns>>
+        ahead_;  // by phase: streams whose next rows its products fetch
     Ahead now_{};
     std::vector<const int64_t*> maps_, moved_;
 };
