@@ -1,0 +1,143 @@
+"""What TensorFlow 1's cells have in common: weights made when the input's width is known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from unpad.cells import Cell
+from unpad.cells.arguments import check_dtype, check_size
+from unpad.cells.cell import is_nested
+from unpad.errors import ArgumentError, ArgumentTypeError
+from unpad.nest import Nest
+from unpad.tf1.state import LSTMStateTuple
+
+Initializer = Callable[[Tensor], Any]
+
+
+class RNNCell(Cell):
+    """Base of TensorFlow 1's cells.
+
+    The weights are made at the first call, when the width of the input is known, or by
+    ``build(input_size)``: build a cell before its parameters go to an optimizer. From then on they
+    belong to the cell: calling it again, or in another function, adds none. Names, layouts and the
+    order of the columns are TensorFlow's, so that a checkpoint's variables fit as they are.
+
+    Attributes:
+        input_size: features of the input; None before the weights are made.
+        scope: the cell's part of its variables' names.
+
+    Source: TensorFlow 1, ``tf.nn.rnn_cell.RNNCell``.
+    """
+
+    scope = ""
+
+    def __init__(self, *, name: str | None = None, dtype: torch.dtype | None = None) -> None:
+        super().__init__()
+        check_dtype(dtype)
+        self.input_size = None
+        self._dtype = dtype
+        if name is not None:
+            if not isinstance(name, str) or not name:  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise ArgumentTypeError("name", name, "a string, or None", "leave it out")
+            self.scope = name
+
+    def build(self, input_size: int, *, dtype: Any = None, device: Any = None) -> None:
+        """Make the weights for inputs of ``input_size`` features; again for the same size: nothing.
+
+        Raises:
+            ArgumentError: the weights are there, for inputs of another width.
+        """
+        if self.input_size == input_size:
+            return
+        check_size("input_size", input_size, least=0)
+        if self.input_size is not None:
+            raise ArgumentError(
+                "inputs",
+                f"{input_size} features",
+                f"{self.input_size}, what the {type(self).__name__}'s weights were made for",
+                "use a cell of its own for inputs of another width",
+            )
+        self.input_size = input_size
+        self._make(input_size, {"dtype": self._dtype or dtype, "device": device})
+
+    def _make(self, input_size: int, where: dict[str, Any]) -> None:
+        raise NotImplementedError(f"{type(self).__name__} does not say what its weights are")
+
+    def _build_for(self, x: Tensor) -> None:
+        if self.input_size is None:
+            self.build(x.shape[-1], dtype=x.dtype, device=x.device)
+
+    def zero_state(self, batch_size: int, dtype: torch.dtype | None = None) -> Nest:
+        """Give zeros [batch_size, features] for each state, in the state's own form."""
+        return self.initial_state(batch_size, dtype=dtype)
+
+    def initial_state(
+        self,
+        batch_size: int,
+        *,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ) -> Nest:
+        """Give the zero state."""
+        return state_like(
+            self.state_size, super().initial_state(batch_size, dtype=dtype, device=device)
+        )
+
+    def variables(self) -> dict[str, nn.Parameter]:
+        """Give the parameters by their TensorFlow names, below the scope of the call.
+
+        The names are those of a checkpoint without the scope that the function adds (``rnn/`` or
+        ``bidirectional_rnn/fw/``); before the weights are made there are none.
+        """
+        own = {name.replace("_kernel", "/kernel"): value for name, value in self._own()}
+        own = {name.replace("_bias", "/bias"): value for name, value in own.items()}
+        return {f"{self.scope}/{name}": value for name, value in own.items()}
+
+    def _own(self) -> list[tuple[str, nn.Parameter]]:
+        return list(self.named_parameters(recurse=False))
+
+
+def state_like(size: Any, state: Nest) -> Nest:
+    """Return a state with an `LSTMStateTuple` wherever its size has one."""
+    if not is_nested(size):
+        return state
+    parts = [state_like(*pair) for pair in zip(size, state, strict=True)]
+    return LSTMStateTuple(*parts) if isinstance(size, LSTMStateTuple) else tuple(parts)
+
+
+def make_kernel(
+    cell: nn.Module, name: str, rows: int, columns: int, where: dict[str, Any], init: Any = None
+) -> None:
+    """Give a cell a matrix [rows, columns], from Glorot's uniform distribution over all of it.
+
+    Source: Glorot and Bengio (2010), equation 16: TensorFlow 1's default.
+    """
+    kernel = nn.Parameter(torch.empty(rows, columns, **where))
+    (init or nn.init.xavier_uniform_)(kernel.data)
+    cell.register_parameter(name, kernel)
+
+
+def make_vector(
+    cell: nn.Module, name: str, size: int, where: dict[str, Any], init: Any = None
+) -> None:
+    """Give a cell a vector [size], of zeros unless ``init`` fills it."""
+    vector = nn.Parameter(torch.zeros(size, **where))
+    if init is not None:
+        init(vector.data)
+    cell.register_parameter(name, vector)
+
+
+def check_initializer(argument: str, given: Any) -> Initializer | None:
+    """Refuse what cannot fill a tensor."""
+    if given is not None and not callable(given):
+        raise ArgumentTypeError(
+            argument,
+            given,
+            "a function that fills a tensor in place, or None",
+            "such as torch.nn.init.orthogonal_",
+        )
+    return given
