@@ -1,0 +1,146 @@
+"""What Keras's cells share: three weights, their names, layouts and start."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter, is_lazy
+
+from unpad.cells.arguments import check_dtype, check_flag, check_size, is_number
+from unpad.cells.cell import Cell
+from unpad.errors import ArgumentError
+from unpad.tf1.keras.activations import activation_of
+from unpad.tf1.keras.initializers import Initializer, initializer_of
+from unpad.tf1.keras.weights import KerasWeights
+
+
+class KerasCell(KerasWeights, Cell):
+    """A cell with ``kernel`` [I, G*H], ``recurrent_kernel`` [H, G*H] and a ``bias``, or None.
+
+    G is the number of gates, H the units. A layer calls it as any `unpad.Cell`.
+
+    Attributes:
+        input_size: I, features of a token; None until the kernel is made.
+        units: H.
+        columns: G*H.
+    """
+
+    kernel: Tensor
+    recurrent_kernel: Tensor
+    bias: Tensor | None
+
+    def __init__(
+        self,
+        units: int,
+        gates: int,
+        *,
+        activation: Any,
+        use_bias: bool,
+        bias_rows: int | None = None,
+        kernel_initializer: Any = "glorot_uniform",
+        recurrent_initializer: Any = "orthogonal",
+        bias_initializer: Any = "zeros",
+        dropout: float = 0.0,
+        recurrent_dropout: float = 0.0,
+        implementation: int = 2,
+        input_size: int | None = None,
+        name: str | None = None,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        """Make the weights; ``bias_rows``: a bias [rows, G*H] in place of [G*H]."""
+        super().__init__()
+        check_dtype(dtype)
+        refuse_dropout(dropout, recurrent_dropout)
+        self.units = check_size("units", units)
+        self.columns = gates * self.units
+        self.input_size = None
+        self.name = name
+        self.implementation = implementation  # of Keras; the numbers are the same
+        self.activation = activation_of("activation", activation)
+        self.use_bias = check_flag("use_bias", use_bias)
+        self.initializers: dict[str, Initializer] = {
+            "kernel": initializer_of("kernel_initializer", kernel_initializer),
+            "recurrent_kernel": initializer_of("recurrent_initializer", recurrent_initializer),
+            "bias": initializer_of("bias_initializer", bias_initializer),
+        }
+        self._where: dict[str, Any] = {"device": device, "dtype": dtype}
+        # The one weight whose shape depends on the input. It is a parameter from the start, so that
+        # an optimizer made before the first call holds all of them.
+        self.kernel = UninitializedParameter(**self._where)  # pyright: ignore[reportArgumentType]
+        self.recurrent_kernel = self._empty(self.units, self.columns)
+        shape = (self.columns,) if bias_rows is None else (bias_rows, self.columns)
+        self.register_parameter("bias", self._empty(*shape) if use_bias else None)
+        self.state_size = self.units
+        if input_size is not None:
+            self.build(check_size("input_size", input_size))
+        self._reset_own()
+
+    def _empty(self, *shape: int) -> nn.Parameter:
+        return nn.Parameter(torch.empty(shape, **self._where))
+
+    def build(self, input_size: int) -> None:
+        """Make the kernel for inputs of this width; does nothing the second time.
+
+        Raises:
+            ArgumentError: the kernel is there already, for another width.
+        """
+        if is_lazy(self.kernel):
+            self.kernel.materialize((input_size, self.columns))  # pyright: ignore[reportAttributeAccessIssue]
+            self.input_size = input_size
+            self._start("kernel", self.kernel)
+        elif input_size != self.input_size:
+            raise ArgumentError(
+                "inputs",
+                f"{input_size} features",
+                f"{self.input_size}, the rows of the kernel",
+                "give each width a layer of its own",
+            )
+
+    def reset_parameters(self) -> None:
+        """Start afresh, by the initializers."""
+        if not is_lazy(self.kernel):
+            self._start("kernel", self.kernel)
+        self._reset_own()
+
+    def _reset_own(self) -> None:
+        """Start every weight but the kernel."""
+        for name, parameter in self.named_parameters(recurse=False):
+            if name != "kernel":
+                self._start(name, parameter)
+
+    @torch.no_grad()
+    def _start(self, name: str, parameter: Tensor) -> None:
+        self.initializers[name](parameter)
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any, **named: Any) -> None:
+        kernel = state_dict.get(f"{prefix}kernel")
+        if is_lazy(self.kernel) and isinstance(kernel, Tensor) and kernel.dim() == 2:
+            self.build(kernel.shape[0])
+        super()._load_from_state_dict(state_dict, prefix, *rest, **named)
+
+    def from_input(self, x: Tensor) -> Tensor:
+        """Give ``x kernel + bias``, [rows, G*H]."""
+        product = x @ self.kernel
+        return product if self.bias is None else product + self.bias
+
+    def extra_repr(self) -> str:
+        """Give the sizes and what is not the default."""
+        return f"{self.units}, input_size={self.input_size}" + (
+            "" if self.use_bias else ", use_bias=False"
+        )
+
+
+def refuse_dropout(dropout: Any, recurrent_dropout: Any) -> None:
+    """Refuse dropout inside of the cell: a wrapper does it, in training mode alone."""
+    for argument, rate in (("dropout", dropout), ("recurrent_dropout", recurrent_dropout)):
+        if not is_number(rate) or rate:
+            raise ArgumentError(
+                argument,
+                rate,
+                "0",
+                "wrap a cell: RNN(unpad.nn.Dropout(cell, input=rate, same_over_time=True)); "
+                "state=rate there drops what the cell reads of h",
+            )

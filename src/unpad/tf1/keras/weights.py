@@ -1,0 +1,102 @@
+"""Weights as Keras hands them over: a list of arrays in its own order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from unpad.errors import ArgumentError, ArgumentTypeError
+
+
+class KerasWeights(nn.Module):
+    """A module whose parameters stand in Keras's order, under its names and in its layouts."""
+
+    def build(self, input_size: int) -> None:
+        """Make the kernels that wait for the width of the input: those of the cells inside."""
+        for module in self.children():
+            if isinstance(module, KerasWeights):
+                module.build(input_size)
+
+    def get_weights(self) -> list[npt.NDArray[Any]]:
+        """Give copies of all weights as arrays, in Keras's order.
+
+        Raises:
+            ArgumentError: the width of the input is not known yet.
+
+        >>> from unpad.tf1.keras import GRU
+        >>> [array.shape for array in GRU(4, input_size=3).get_weights()]
+        [(3, 12), (4, 12), (2, 12)]
+        """
+        if any(is_lazy(parameter) for parameter in self.parameters()):
+            raise ArgumentError(
+                "input_size", None, "a known width", "call build(input_size), or the layer, first"
+            )
+        return [p.detach().to("cpu", copy=True).numpy() for p in self.parameters()]
+
+    def set_weights(self, weights: Sequence[Any]) -> None:
+        """Take a list of arrays or tensors in Keras's order: what its ``get_weights`` gives.
+
+        A layer that does not know the width of its input learns it from the first kernel.
+
+        Raises:
+            ArgumentError: another number of arrays, or an array of another shape; no weight has
+                changed then.
+            ArgumentTypeError: something that is no list of arrays.
+
+        >>> from unpad.tf1.keras import SimpleRNN
+        >>> layer = SimpleRNN(2)
+        >>> layer.set_weights([np.ones((3, 2)), np.eye(2), np.zeros(2)])
+        >>> layer.cell.kernel.shape
+        torch.Size([3, 2])
+        """
+        tensors = _as_tensors(weights)
+        wanted = self._shapes()
+        if len(tensors) != len(wanted):
+            named = ", ".join(f"{name} {_text(shape)}" for name, shape in wanted.items())
+            raise ArgumentError(
+                "weights", f"{len(tensors)} arrays", f"{len(wanted)}: {named}", "check the options"
+            )
+        for (name, shape), tensor in zip(wanted.items(), tensors, strict=True):
+            given = list(tensor.shape)
+            fits = len(given) == len(shape) and all(
+                want in (None, have) for want, have in zip(shape, given, strict=True)
+            )
+            if not fits:
+                raise ArgumentError(
+                    f"weights, {name}", tensor, f"shape {_text(shape)}", "check units and order"
+                )
+        if any(is_lazy(parameter) for parameter in self.parameters()):
+            self.build(tensors[0].shape[0])
+        with torch.no_grad():
+            for parameter, tensor in zip(self.parameters(), tensors, strict=True):
+                parameter.copy_(tensor)
+
+    def _shapes(self) -> dict[str, list[int | None]]:
+        """The shape of every weight by its name; None for a width that is not known yet."""
+        shapes: dict[str, list[int | None]] = {}
+        for name, parameter in self.named_parameters():
+            if is_lazy(parameter):
+                owner = self.get_submodule(name.rpartition(".")[0])
+                shapes[name] = [None, cast("Any", owner).columns]
+            else:
+                shapes[name] = list(parameter.shape)
+        return shapes
+
+
+def _as_tensors(weights: Any) -> list[Tensor]:
+    if not isinstance(weights, (list, tuple)):
+        raise ArgumentTypeError(
+            "weights", type(weights).__name__, "a list of arrays", "give what get_weights gave"
+        )
+    items = cast("list[Any]", weights)
+    return [w.detach() if isinstance(w, Tensor) else torch.as_tensor(np.array(w)) for w in items]
+
+
+def _text(shape: list[int | None]) -> str:
+    return "[" + ", ".join("input" if size is None else str(size) for size in shape) + "]"
