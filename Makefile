@@ -20,7 +20,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PYTEST_PARALLEL)
 CXX_FOUND := $(firstword $(foreach c,$(CXX) c++ g++ clang++,$(shell command -v $(c) 2>/dev/null)))
 export UNPAD_REQUIRE_NATIVE ?= $(if $(CXX_FOUND),1,0)
 
-.PHONY: help env build test test-quick demo lint format bench bench-peers docs clean
+.PHONY: help env build test test-quick test-golden golden demo lint format bench bench-peers docs clean
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,6 +55,12 @@ test: build  ## every test, on every core
 
 test-quick: build  ## without the slow ones
 	$(PYTEST) -m "not slow" $(PYTEST_ARGS)
+
+test-golden: build  ## TensorFlow's recorded numbers; UNPAD_GOLDEN=DIR tries other cases of that format
+	$(PYTEST) tests/tf1 tests/ctc tests/importers -k "golden" $(PYTEST_ARGS)
+
+golden: build  ## run the porting page's TensorFlow programs in TensorFlow (installs it aside)
+	$(BIN)/python tools/golden.py
 
 demo: build $(VENV)/.stamp-sktime  ## train a classifier on real sequences of unequal length
 	$(BIN)/python examples/japanese_vowels.py

@@ -65,7 +65,7 @@ class RNNCell(Cell):
         self._make(input_size, {"dtype": self._dtype or dtype, "device": device})
 
     def _make(self, input_size: int, where: dict[str, Any]) -> None:
-        raise NotImplementedError(f"{type(self).__name__} does not say what its weights are")
+        """Make the weights; a cell that has none, or that has them already, leaves this be."""
 
     def _build_for(self, x: Tensor) -> None:
         if self.input_size is None:

@@ -14,15 +14,15 @@ import torch
 from torch import Tensor, nn
 
 from unpad import functional
-from unpad.cells.arguments import check_flag
+from unpad.cells.arguments import check_flag, check_like
+from unpad.cells.cell import first_floating
 from unpad.cells.compose import check_cell, size_of
 from unpad.errors import ArgumentError, ArgumentTypeError
 from unpad.nest import Nest, leaves, same_form
 from unpad.ragged import Ragged
-from unpad.tf1.cell import state_like
+from unpad.tf1.cell import RNNCell, state_like
 from unpad.tf1.nested import Joined, join, joined, part
 from unpad.tf1.state import LSTMStateTuple
-from unpad.tf1.wrappers import build
 
 
 def dynamic_rnn(
@@ -71,7 +71,7 @@ def dynamic_rnn(
         ready,
         values,
         clamp_lengths(sequence_length, values, 0 if time_major else 1),
-        check_form(ready, initial_state, "initial_state"),
+        check_form(ready, initial_state, "initial_state", values),
         dtype,
         time_major=time_major,
         memory="lean" if check_flag("swap_memory", swap_memory) else "fast",
@@ -124,8 +124,10 @@ def prepare(cell: Any, inputs: Any, argument: str) -> tuple[nn.Module, Any]:
         return ready, join(inputs)
     if isinstance(inputs, (Tensor, Ragged)):
         x = inputs if isinstance(inputs, Tensor) else inputs.values
-        if x.dim():
-            build(cell, x.shape[-1], dtype=_floating(x), device=x.device)
+        if x.dim() and isinstance(cell, RNNCell):
+            cell.build(x.shape[-1], dtype=_floating(x), device=x.device)
+            if (like := first_floating(cell)) is not None:
+                check_like("inputs", x, like)
     nested_output = isinstance(getattr(cell, "output_size", None), tuple)
     return (joined(cell, None) if nested_output else cell), inputs
 
@@ -158,10 +160,17 @@ def clamp_lengths(lengths: Any, values: Any, axis: int) -> Any:
     return within
 
 
-def check_form(cell: nn.Module, state: Nest, argument: str) -> Nest:
-    """Refuse a plain tuple for an `LSTMStateTuple`: nobody can know whether it is (h, c)."""
-    if state is not None:
-        _check_form(size_of(cell, "state_size"), state, argument)
+def check_form(cell: nn.Module, state: Nest, argument: str, values: Any) -> Nest:
+    """Refuse a plain tuple for an `LSTMStateTuple`, (h, c) perhaps, and another dtype than x's."""
+    if state is None:
+        return None
+    _check_form(size_of(cell, "state_size"), state, argument)
+    dtype = getattr(values, "dtype", None) or values.values.dtype
+    for leaf in leaves(state):
+        if isinstance(leaf, Tensor) and leaf.is_floating_point() and leaf.dtype != dtype:
+            raise ArgumentTypeError(
+                argument, f"a state of {leaf.dtype}", f"{dtype}, as the inputs", f"use .to({dtype})"
+            )
     return state
 
 
