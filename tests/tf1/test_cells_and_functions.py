@@ -279,6 +279,7 @@ MISTAKES = {
     "one tensor for (c, h)": (LSTM, X, {"initial_state": H}, "initial_state"),
     "a plain tuple": (LSTM, X, {"initial_state": (H, H)}, "LSTMStateTuple"),
     "no inputs": (GRU, None, {}, "inputs"),
+    "an array": (GRU, X.numpy(), {}, "from_numpy"),
     "no cell": (4, X, {}, "cell"),
     "another width": (GRU, torch.zeros(4, 6, 5), {}, "features"),
     "unequal nests": (GRU, (X, X[:, :5]), {}, "inputs"),
@@ -371,3 +372,26 @@ def test_directions_are_each_their_own():
         torch.testing.assert_close(state[row], final[0])
     for row, step in itertools.product([1], [3, 4]):
         assert not backward[row, step].any()
+
+
+def test_no_steps_at_all_have_a_gradient():
+    x = torch.zeros(3, 0, 3, requires_grad=True)
+    state = torch.randn(3, 4, requires_grad=True)
+    outputs, final = tf1.dynamic_rnn(GRU, x, initial_state=state)
+    assert outputs.shape == (3, 0, 4)
+    found = torch.autograd.grad(final.sum() + outputs.sum(), [x, state], materialize_grads=True)
+    assert found[0].shape == x.shape
+    torch.testing.assert_close(found[1], torch.ones(3, 4))
+
+
+def test_second_derivatives():
+    cell = tf1.LSTMCell(2, use_peepholes=True)
+    cell.build(2, dtype=torch.float64)
+    x = torch.randn(2, 3, 2, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradgradcheck(lambda x: tf1.dynamic_rnn(cell, x, [3, 1])[0], x)
+
+
+def test_a_projection_clip_without_a_projection_has_no_effect():
+    cell = tf1.LSTMCell(4, proj_clip=1e-6)
+    outputs, _ = tf1.dynamic_rnn(cell, torch.randn(2, 5, 3))
+    assert outputs.abs().max() > 1e-3
