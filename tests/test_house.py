@@ -37,7 +37,7 @@ FLOORS: dict[str, int] = {
         ("cells", "layers", "functional", "forms", "states", "softmax", "nn", "explain", "stepper"),
         3,
     ),
-    **dict.fromkeys(("bench", "data", "tasks", "export", "tf1"), 4),
+    **dict.fromkeys(("bench", "data", "tasks", "export", "tf1", "importers"), 4),
     "cli": 5,
 }
 SLOWER = "cells run on the torch engine"  # said once where there is no native build
