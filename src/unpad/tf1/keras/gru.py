@@ -36,6 +36,7 @@ class GRUCell(KerasCell):
 
     Source: Keras 2, ``keras.layers.GRUCell``.
 
+    >>> import torch
     >>> cell = GRUCell(4, input_size=3)
     >>> output, h = cell(torch.zeros(2, 3), cell.initial_state(2))
     >>> output.shape, cell.bias.shape
@@ -87,6 +88,7 @@ class GRUCell(KerasCell):
 class GRU(RNN):
     """A layer of `GRUCell`; arguments of the cell, and those of `RNN` by keyword.
 
+    >>> import torch
     >>> GRU(4, return_sequences=True)(torch.zeros(2, 5, 3)).shape
     torch.Size([2, 5, 4])
     """
