@@ -10,7 +10,7 @@ CPP_FILES := $(wildcard csrc/*.cpp csrc/*.h csrc/*/*.cpp csrc/*/*.h)
 NATIVE_SOURCES := $(wildcard CMakeLists.txt csrc/* csrc/*/*)
 # A new package (not a new module) is seen by the editable install only after another one.
 PACKAGES := $(wildcard src/unpad/__init__.py src/unpad/*/__init__.py)
-EXTRAS ?= train,dev
+EXTRAS ?= train,tf,dev
 # One worker a core, so one thread a worker; tests of threads ask for more themselves.
 PYTEST_PARALLEL ?= --numprocesses auto --dist worksteal
 PYTEST_ARGS ?=

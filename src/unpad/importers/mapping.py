@@ -1,0 +1,101 @@
+"""The user's mapping: what a name of the saved model is to become."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from unpad.errors import ArgumentError
+from unpad.importers.errors import naming
+from unpad.importers.files import read_whole
+from unpad.importers.saved_model import parse_json
+
+_CELLS = ("rnn", "lstm")
+_SETTINGS = {
+    "name": str, "cell": str, "forget_bias": float, "cell_clip": float, "proj_clip": float,
+    "activation": str, "reset_after": bool,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Mapping:
+    """Names of layers, scopes or variables, each with its settings; None leaves it out."""
+
+    settings: dict[str, dict[str, Any] | None] = field(
+        default_factory=dict[str, "dict[str, Any] | None"]
+    )
+
+    def of(self, path: str) -> dict[str, Any]:
+        """All that is said of a path by its own name and by those of the scopes around it."""
+        found: dict[str, Any] = {}
+        for name in sorted(self.settings, key=len):
+            if path == name or path.startswith(f"{name}/"):
+                found |= self.settings[name] or {}
+        return found
+
+    def leaves_out(self, *names: str | None) -> bool:
+        """Whether one of these names is mapped to nothing."""
+        return any(name in self.settings and self.settings[name] is None for name in names if name)
+
+    def target(self, *names: str) -> str | None:
+        """The new name of the first of these names that has one."""
+        for name in names:
+            given = self.settings.get(name) or {}
+            if "name" in given:
+                return given["name"]
+        return None
+
+
+def read_mapping(path: str | Path) -> dict[str, Any]:
+    """A mapping from a JSON file.
+
+    Raises:
+        ArtefactError: no such file, or no JSON object.
+    """
+    with naming(path):
+        return parse_json(read_whole(Path(path), 1 << 26))
+
+
+def parse_mapping(given: Any) -> Mapping:
+    """Check a mapping.
+
+    >>> parse_mapping({"rnn": "encoder", "dense": None}).target("rnn")
+    'encoder'
+    >>> parse_mapping({"rnn/my_cell": {"cell": "lstm", "forget_bias": 0}}).of("rnn/my_cell")
+    {'cell': 'lstm', 'forget_bias': 0.0}
+    """
+    if given is None:
+        return Mapping()
+    if not isinstance(given, dict):
+        raise ArgumentError("mapping", given, "a dict, or a JSON object", "see unpad import --help")
+    return Mapping({str(name): _settings(str(name), value) for name, value in given.items()})
+
+
+def _settings(name: str, value: Any) -> dict[str, Any] | None:
+    if value is None:
+        return None
+    if isinstance(value, str):
+        value = {"name": value}
+    if not isinstance(value, dict):
+        allowed = "a name, an object of settings, or null"
+        raise ArgumentError(f"mapping[{name!r}]", value, allowed, "give one of them")
+    return {str(key): _setting(name, str(key), found) for key, found in value.items()}
+
+
+def _setting(name: str, key: str, value: Any) -> Any:
+    argument = f"mapping[{name!r}][{key!r}]"
+    if key not in _SETTINGS:
+        raise ArgumentError(argument, value, ", ".join(_SETTINGS), "use one of these settings")
+    wanted = _SETTINGS[key]
+    if wanted is float and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    if not isinstance(value, wanted):
+        raise ArgumentError(argument, repr(value), f"a {wanted.__name__}", "change it")
+    if key == "cell" and value not in _CELLS:
+        raise ArgumentError(
+            argument, value, " or ".join(_CELLS), "GRU cells are seen by themselves"
+        )
+    if key == "name" and "" in str(value).split("."):
+        raise ArgumentError(argument, repr(value), "a name such as encoder.rnn", "change it")
+    return value

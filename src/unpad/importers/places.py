@@ -1,0 +1,93 @@
+"""Where a cell stands in a model, by the name that its variables have."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+BOOKKEEPING = re.compile(
+    r"(^|/)(beta[12]_power|global_step|save_counter)(_\d+)?$"
+    r"|/(Adam|Adagrad|Adadelta|Momentum|RMSProp|Ftrl|ExponentialMovingAverage)(_\d+)?$"
+    r"|^optimizer|/\.OPTIMIZER_SLOT/|^_?optimizer_weights/|^metrics/|^keras_api/"
+)
+_V1_CELL = re.compile(r"(basic_rnn_cell|basic_lstm_cell|lstm_cell)(_\d+)?")
+_NUMBERED = re.compile(r"cell_(\d+)")
+_KERAS_CELL = re.compile(r"(\w*_)?cell(_\d+)?|stacked_rnn_cells(_\d+)?")
+_DIRECTION = re.compile(r"(forward|backward)(_(.*))?")
+
+
+@dataclass(frozen=True)
+class Place:
+    """The layer's name; the direction ("" , "fw", "bw"); the numbers in the two kinds of stack.
+
+    ``layer_number``: of a bidirectional layer on another. ``cell_number``: of a cell on another
+    within one direction.
+    """
+
+    layer: str
+    direction: str = ""
+    layer_number: int | None = None
+    cell_number: int | None = None
+
+
+def v1_kind(path: str) -> str | None:
+    """Which cell of TensorFlow 1 a scope names.
+
+    >>> v1_kind("rnn/basic_lstm_cell_1"), v1_kind("dense")
+    ('lstm', None)
+    """
+    match = _V1_CELL.fullmatch(path.rpartition("/")[2])
+    return match and ("rnn" if "rnn" in match[1] else "lstm")
+
+
+def v1_place(path: str) -> Place:
+    """The place of a cell by its scope.
+
+    >>> v1_place("tower/rnn/multi_rnn_cell/cell_1/lstm_cell")
+    Place(layer='tower/rnn', direction='', layer_number=None, cell_number=1)
+    >>> v1_place("stack_bidirectional_rnn/cell_0/bidirectional_rnn/bw/gru_cell")
+    Place(layer='stack_bidirectional_rnn', direction='bw', layer_number=0, cell_number=None)
+    """
+    *scope, own = path.split("/")
+    cell_number = _numbered(scope, "multi_rnn_cell")
+    direction, layer_number = "", None
+    if scope[-1:] in (["fw"], ["bw"]):
+        direction = scope.pop()
+        stacked = scope[:-1]
+        layer_number = _numbered(stacked, "stack_bidirectional_rnn", keep=True)
+        if layer_number is not None:
+            scope = stacked
+    if not scope:
+        scope = [own] if cell_number is None else ["multi_rnn_cell"]
+    return Place("/".join(scope), direction, layer_number, cell_number)
+
+
+def _numbered(scope: list[str], above: str, *, keep: bool = False) -> int | None:
+    """Take ``above/cell_<n>`` off the end of a scope and give n; ``keep``: leave ``above``."""
+    if len(scope) < 2 or not re.fullmatch(rf"{above}(_\d+)?", scope[-2]):
+        return None
+    match = _NUMBERED.fullmatch(scope[-1])
+    if match is None:
+        return None
+    del scope[-1 if keep else -2 :]
+    return int(match[1])
+
+
+def keras_place(path: str, number: int) -> Place:
+    """The place of a cell by its path; ``number`` is its turn among the cells found.
+
+    >>> keras_place("enc/forward_lstm/lstm_cell", 0)
+    Place(layer='enc', direction='fw', layer_number=None, cell_number=None)
+    >>> keras_place("rnn/stacked_rnn_cells/gru_cell", 3)
+    Place(layer='rnn', direction='', layer_number=None, cell_number=3)
+    """
+    scope = path.split("/")
+    stacked = False
+    while len(scope) > 1 and (_KERAS_CELL.fullmatch(scope[-1]) or scope[-2] == "cells"):
+        stacked |= scope[-1].startswith("stacked_rnn_cells") or scope[-2] == "cells"
+        del scope[-2 if scope[-2] == "cells" else -1 :]
+    direction = ""
+    if match := _DIRECTION.fullmatch(scope[-1]):
+        direction = "fw" if match[1] == "forward" else "bw"
+        scope = scope[:-1] or [match[3] or "bidirectional"]
+    return Place("/".join(scope), direction, None, number if stacked else None)
