@@ -1,4 +1,4 @@
-"""Recurrent networks as functions, with the meaning that they have in TensorFlow 1.
+"""Recurrent networks as functions, with the meaning that they have in TensorFlow 1, and CTC.
 
 Past the end of a sequence the output is 0 and the state stays as it was. Unlike there, lengths are
 checked, and a pad is never read: not even NaN in the padding reaches a result or a gradient.
@@ -20,6 +20,7 @@ from unpad.cells.compose import (
     output_size_of,
     size_of,
 )
+from unpad.ctc import ctc_beam_decode, ctc_greedy_decode, ctc_loss, ctc_unalignable
 from unpad.engine import choose, lean
 from unpad.engine.eager import check_result
 from unpad.errors import ArgumentError, ArgumentTypeError
@@ -30,6 +31,16 @@ from unpad.states import check_state
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+__all__ = [
+    "bidirectional_dynamic_rnn",
+    "ctc_beam_decode",
+    "ctc_greedy_decode",
+    "ctc_loss",
+    "ctc_unalignable",
+    "dynamic_rnn",
+    "static_rnn",
+]
 
 
 def dynamic_rnn(
