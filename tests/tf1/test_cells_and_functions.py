@@ -395,3 +395,12 @@ def test_a_projection_clip_without_a_projection_has_no_effect():
     cell = tf1.LSTMCell(4, proj_clip=1e-6)
     outputs, _ = tf1.dynamic_rnn(cell, torch.randn(2, 5, 3))
     assert outputs.abs().max() > 1e-3
+
+
+@each_cell
+def test_a_state_dict_makes_the_weights(name):
+    cell, other, x = CELLS[name]().eval(), CELLS[name]().eval(), batch()
+    wanted, _ = tf1.dynamic_rnn(cell, x, LENGTHS)
+    other.load_state_dict(cell.state_dict())
+    found, _ = tf1.dynamic_rnn(other, x, LENGTHS)
+    torch.testing.assert_close(found, wanted, rtol=0, atol=0)

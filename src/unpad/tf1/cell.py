@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from unpad.cells import Cell
 from unpad.cells.arguments import check_dtype, check_size
-from unpad.cells.cell import is_nested
+from unpad.cells.cell import feature_shape, is_nested
 from unpad.errors import ArgumentError, ArgumentTypeError
 from unpad.nest import Nest
 from unpad.tf1.state import LSTMStateTuple
@@ -21,8 +21,8 @@ Initializer = Callable[[Tensor], Any]
 class RNNCell(Cell):
     """Base of TensorFlow 1's cells.
 
-    The weights are made at the first call, when the width of the input is known, or by
-    ``build(input_size)``: build a cell before its parameters go to an optimizer. From then on they
+    The weights are made at the first call, when the width of the input is known, by
+    ``build(input_size)`` or by ``load_state_dict``: before the parameters go to an optimizer. From then on they
     belong to the cell: calling it again, or in another function, adds none. Names, layouts and the
     order of the columns are TensorFlow's, so that a checkpoint's variables fit as they are.
 
@@ -66,6 +66,14 @@ class RNNCell(Cell):
 
     def _make(self, input_size: int, where: dict[str, Any]) -> None:
         """Make the weights; a cell that has none, or that has them already, leaves this be."""
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any, **named: Any) -> None:
+        for name in ("kernel", "gates_kernel"):
+            kernel = state_dict.get(prefix + name)
+            if self.input_size is None and isinstance(kernel, Tensor) and kernel.dim() == 2:
+                (below,) = feature_shape(self.output_size)
+                self.build(kernel.shape[0] - below, dtype=kernel.dtype)
+        super()._load_from_state_dict(state_dict, prefix, *rest, **named)
 
     def _build_for(self, x: Tensor) -> None:
         if self.input_size is None:
