@@ -22,9 +22,10 @@ class RNNCell(Cell):
     """Base of TensorFlow 1's cells.
 
     The weights are made at the first call, when the width of the input is known, by
-    ``build(input_size)`` or by ``load_state_dict``: before the parameters go to an optimizer. From then on they
-    belong to the cell: calling it again, or in another function, adds none. Names, layouts and the
-    order of the columns are TensorFlow's, so that a checkpoint's variables fit as they are.
+    ``build(input_size)`` or by ``load_state_dict``: before the parameters go to an optimizer. From
+    then on they belong to the cell: calling it again, or in another function, adds none. Names,
+    layouts and the order of the columns are TensorFlow's, so that a checkpoint's variables fit as
+    they are.
 
     Attributes:
         input_size: features of the input; None before the weights are made.
