@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ctc.brute_force import best_paths, spell
+from ctc.plain_beam import plain_beam
 from unpad import ArgumentError, ArgumentTypeError, Ragged
 from unpad.functional import ctc_beam_decode, ctc_greedy_decode, ctc_loss
 
@@ -59,6 +60,17 @@ def test_any_row_in_a_wide_beam_equals_the_brute_force(seed, length, blank):
     for n, (labels, score) in enumerate(wanted):
         assert tuple(paths[n].values.tolist()) == labels
         assert float(scores[0, n]) == pytest.approx(score)
+
+
+@given(st.integers(0, 10_000), st.integers(0, 8), st.integers(2, 5), st.integers(1, 7), st.data())
+def test_a_narrow_beam_prunes_in_tensorflows_order(seed, length, classes, width, data):
+    torch.manual_seed(seed)
+    logits, blank = batch([length], classes), data.draw(st.integers(0, classes - 1))
+    wanted = plain_beam(logits.values, blank, width)
+    paths, scores = ctc_beam_decode(logits, beam_width=width, top_paths=width, blank=blank)
+    found = [tuple(path.values.tolist()) for path in paths[: len(wanted)]]
+    assert found == [labels for labels, _ in wanted]
+    assert scores[0, : len(wanted)].tolist() == pytest.approx([score for _, score in wanted])
 
 
 def test_a_narrow_beam_never_overcounts_and_no_answer_comes_twice():

@@ -2,7 +2,8 @@
 
 It is TensorFlow's search, step for step: where the beam is narrow, what is pruned and what comes
 back within one step decides the numbers. A prefix that is pushed out can return in the same step
-with only what reaches it from its parent. Where the beam holds every prefix the sums are exact.
+with only what reaches it from its parent; refused then, it no longer grows in that step. Where the
+beam holds every prefix the sums are exact.
 """
 
 from __future__ import annotations
@@ -112,6 +113,9 @@ class _Tree:
             self.label.append(label)
         return found
 
+    def find(self, node: int, label: int) -> int | None:
+        return self._children.get((node, label))
+
     def labels(self, node: int) -> list[int]:
         found: list[int] = []
         while node != _ROOT:
@@ -139,22 +143,26 @@ def _step(
 ) -> _Beam:
     """Take the prefixes one step on, then let those that can grow push the least likely out."""
     last = np.array([tree.label[node] for node in beam.nodes])
-    ends_blank, ends_label = _go_on(tree, beam, step, last, blank)
+    slots = {node: slot for slot, node in enumerate(beam.nodes)}
+    parents = np.array([slots.get(tree.parent[node], -1) for node in beam.nodes])
+    ends_blank, ends_label = _go_on(beam, step, last, parents, blank)
     kept = _Kept(beam.nodes, ends_blank, ends_label, width)
     # A repeat of the last label needs a blank between.
     before = np.where(classes == last[:, None], beam.blank[:, None], beam.total[:, None])
     grown = before + step[classes]
-    for n, column in zip(*np.nonzero(grown > kept.bar()), strict=True):
-        kept.offer(tree, beam.nodes[n], int(classes[column]), float(grown[n, column]))
+    offered = grown > kept.bar()
+    here = parents >= 0  # those in the beam are offered whatever their score: see `_Kept.offer`
+    offered[parents[here], np.searchsorted(classes, last[here])] = True
+    for n, column in zip(*np.nonzero(offered), strict=True):
+        if beam.nodes[n] not in kept.silent:
+            kept.offer(tree, beam.nodes[n], int(classes[column]), float(grown[n, column]))
     return kept.beam()
 
 
 def _go_on(
-    tree: _Tree, beam: _Beam, step: _Reals, last: _Integers, blank: int
+    beam: _Beam, step: _Reals, last: _Integers, parents: _Integers, blank: int
 ) -> tuple[_Reals, _Reals]:
     """Return the log probabilities of the same prefixes a step later, by what they end in."""
-    slots = {node: slot for slot, node in enumerate(beam.nodes)}
-    parents = np.array([slots.get(tree.parent[node], -1) for node in beam.nodes])
     from_parent = np.where(last == last[parents], beam.blank[parents], beam.total[parents])
     from_parent[parents < 0] = -np.inf
     ends_label = np.logaddexp(beam.label, from_parent) + step[last]
@@ -174,6 +182,9 @@ class _Kept:
         heapq.heapify(self._heap)
         self._places = len(self._heap)
         self._width = width
+        self._pushed_out: set[int] = set()
+        self.silent: set[int] = set()
+        """Prefixes that do not grow any more: pushed out, offered again, and refused."""
 
     def bar(self) -> float:
         """What a prefix must exceed to get in."""
@@ -181,15 +192,19 @@ class _Kept:
 
     def offer(self, tree: _Tree, node: int, label: int, score: float) -> None:
         """Take in a prefix that grew by a label, unless it is there or less likely than all."""
-        if score <= self.bar():
+        fits = score > self.bar()
+        child = tree.child(node, label) if fits else tree.find(node, label)
+        if child is None or child in self._ends:
             return
-        child = tree.child(node, label)
-        if child in self._ends:
+        if not fits:
+            self.silent |= self._pushed_out & {child}
             return
         entry = (score, -self._places, child)
         self._places += 1
         if len(self._heap) == self._width:
-            del self._ends[heapq.heapreplace(self._heap, entry)[2]]
+            out = heapq.heapreplace(self._heap, entry)[2]
+            del self._ends[out]
+            self._pushed_out.add(out)
         else:
             heapq.heappush(self._heap, entry)
         self._ends[child] = (-np.inf, score)
