@@ -9,6 +9,7 @@ import typer
 from unpad.cli.bench import bench
 from unpad.cli.console import out
 from unpad.cli.evaluate import evaluate
+from unpad.cli.import_ import import_
 from unpad.cli.predict import predict
 from unpad.cli.profile import profile
 from unpad.cli.train import classify
@@ -25,6 +26,7 @@ app.add_typer(train, name="train")
 train.command("classify")(classify)
 for command in (profile, bench, evaluate, predict):
     app.command()(command)
+app.command("import")(import_)
 
 
 def _show_version(wanted: bool) -> None:

@@ -28,9 +28,10 @@ def size_of(file: BinaryIO) -> int:
 def read_whole(path: Path, most: int) -> bytes:
     """A file's bytes; one of more than ``most`` bytes is refused unread."""
     with open_regular(path) as file:
-        if size_of(file) > most:
-            raise MalformedError(f"it has {size_of(file):,} bytes, more than the {most:,} allowed")
-        return file.read(most)
+        size = size_of(file)
+        if size > most:
+            raise MalformedError(f"it has {size:,} bytes, more than the {most:,} allowed")
+        return file.read(size)  # `most` would be set aside before a byte is read
 
 
 def read_range(file: BinaryIO, offset: int, size: int) -> bytearray:

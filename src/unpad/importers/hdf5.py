@@ -17,8 +17,9 @@ import numpy as np
 
 from unpad.importers.artefact import Array
 from unpad.importers.dtypes import widen
-from unpad.importers.errors import ArtefactError, MalformedError
-from unpad.importers.files import open_regular, size_of
+from unpad.importers.errors import MalformedError
+from unpad.importers.files import open_regular, read_range, size_of
+from unpad.importers.saved_model import parse_json
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 # What unpacks to more than this is no model: weights hardly compress, and Keras doesn't try.
@@ -59,7 +60,7 @@ def allowance(size: int) -> int:
 def read_hdf5(path: Path) -> Contents:
     """Every array of a file. HDF5 has no checksums of its own: a flipped bit of a weight stays."""
     if importlib.util.find_spec("h5py") is None:
-        raise ArtefactError(path, "h5py is missing", "install it with: pip install 'unpad[tf]'")
+        raise MalformedError("h5py is missing", "install it with: pip install 'unpad[tf]'")
     with open_regular(path) as file:
         size = size_of(file)
     output = allowance(size)
@@ -78,33 +79,32 @@ def _run(path: Path, results: BinaryIO, *, memory: int, output: int, size: int) 
             [sys.executable, "-I", "-c", _START, *settings],
             stdin=subprocess.DEVNULL,
             stdout=results,
-            stderr=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
             env={**os.environ, **_QUIET},
             timeout=_PATIENCE * seconds,
             check=False,
         )
     except subprocess.TimeoutExpired as error:
         raise MalformedError("HDF5 did not come to an end with it") from error
-    if done.returncode > 0 and b"ModuleNotFoundError" in done.stderr:
-        remedy = "install it with: pip install 'unpad[tf]'"
-        raise MalformedError("h5py cannot be imported", remedy)
-    if done.returncode:
-        raise MalformedError(f"HDF5 broke down on it (exit code {done.returncode})")
+    check_exit(done.returncode)
+
+
+def check_exit(code: int) -> None:
+    """Refuse the file on which the process broke down, or was ended by the system."""
+    if code:
+        raise MalformedError(f"HDF5 broke down on it, or took too much for it (exit code {code})")
 
 
 def collect(results: BinaryIO) -> Contents:
     """What the process wrote. It read a stranger's file, so its output is checked as well."""
     arrays: dict[str, tuple[Array, str]] = {}
     while line := results.readline(1 << 30):
-        try:
-            head = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise MalformedError("reading it stopped half-way") from error
+        head = parse_json(line)
         if "error" in head:
             raise MalformedError(head["error"])
         if "attributes" in head:
             return Contents(arrays, head["attributes"], head["groups"], head["left_out"])
-        data = results.read(head["bytes"])
+        data = bytes(read_range(results, results.tell(), head["bytes"]))
         arrays[head["name"]] = (_array(data, head), head["dtype"])
     raise MalformedError("reading it stopped half-way")
 

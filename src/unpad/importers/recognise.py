@@ -104,7 +104,7 @@ class _Search:
             elif target := self.mapping.target(variable.name, name):
                 self._try(name, [variable], lambda v=variable, t=target: _tensor(v, t))
             elif BOOKKEEPING.search(name) or BOOKKEEPING.search(variable.name):
-                self.reasons[variable.name] = "of the optimizer, a metric or a counter"
+                self.reasons[variable.name] = "optimizer, metric or counter"
             else:
                 groups[path][_OLD.get(role, role)] = variable
         return dict(groups)

@@ -72,6 +72,9 @@ def parse_json(data: str | bytes) -> dict[str, Any]:
     """
     try:
         found = json.loads(data)
+        json.dumps(
+            found, ensure_ascii=False
+        ).encode()  # half a character (a lone surrogate) is no text
     except (ValueError, RecursionError) as error:
         raise MalformedError("its JSON cannot be parsed") from error
     if not isinstance(found, dict):
