@@ -15,7 +15,7 @@ import unpad
 from engine.every_cell import TIERS
 from unpad import ArgumentError, ArgumentTypeError
 from unpad.tf1 import keras
-from unpad.tf1.keras.activations import NAMED
+from unpad.tf1.activations import NAMED
 
 ENGINES = ["torch", *(["native"] if TIERS else [])]
 LAYERS = {

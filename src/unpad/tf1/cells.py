@@ -52,7 +52,7 @@ class BasicRNNCell(RNNCell):
     ) -> None:
         super().__init__(name=name, dtype=dtype)
         self.num_units = self.state_size = check_size("num_units", num_units, least=0)
-        self.activation = activation_of("activation", activation, torch.tanh)
+        self.activation = activation_of("activation", "tanh" if activation is None else activation)
 
     def _make(self, input_size: int, where: dict[str, Any]) -> None:
         make_kernel(self, "kernel", input_size + self.num_units, self.num_units, where)
@@ -110,7 +110,7 @@ class GRUCell(RNNCell):
     ) -> None:
         super().__init__(name=name, dtype=dtype)
         self.num_units = self.state_size = check_size("num_units", num_units, least=0)
-        self.activation = activation_of("activation", activation, torch.tanh)
+        self.activation = activation_of("activation", "tanh" if activation is None else activation)
         self.kernel_initializer = check_initializer("kernel_initializer", kernel_initializer)
         self.bias_initializer = check_initializer("bias_initializer", bias_initializer)
 
@@ -209,7 +209,7 @@ class LSTMCell(RNNCell):
                 )
         self.forget_bias = check_number("forget_bias", forget_bias, "a number")
         self.state_is_tuple = check_flag("state_is_tuple", state_is_tuple)
-        self.activation = activation_of("activation", activation, torch.tanh)
+        self.activation = activation_of("activation", "tanh" if activation is None else activation)
         self.output_size = self.num_proj or self.num_units
         sizes = LSTMStateTuple(self.num_units, self.output_size)
         self.state_size = sizes if state_is_tuple else sum(sizes)

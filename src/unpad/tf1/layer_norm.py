@@ -77,7 +77,7 @@ class LayerNormBasicLSTMCell(RNNCell):
                 raise ArgumentError(argument, value, "None", "leave it out; see torch.manual_seed")
         self.num_units = check_size("num_units", num_units)
         self.forget_bias = check_number("forget_bias", forget_bias, "a number")
-        self.activation = activation_of("activation", activation, torch.tanh)
+        self.activation = activation_of("activation", "tanh" if activation is None else activation)
         self.layer_norm = check_flag("layer_norm", layer_norm)
         self.norm_gain = check_number("norm_gain", norm_gain, "a number")
         self.norm_shift = check_number("norm_shift", norm_shift, "a number")

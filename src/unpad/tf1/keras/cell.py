@@ -11,7 +11,7 @@ from torch.nn.parameter import UninitializedParameter, is_lazy
 from unpad.cells.arguments import check_dtype, check_flag, check_size, is_number
 from unpad.cells.cell import Cell
 from unpad.errors import ArgumentError
-from unpad.tf1.keras.activations import activation_of
+from unpad.tf1.activations import activation_of
 from unpad.tf1.keras.initializers import Initializer, initializer_of
 from unpad.tf1.keras.weights import KerasWeights
 

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from unpad.cells.arguments import check_flag
-from unpad.tf1.keras.activations import activation_of
+from unpad.tf1.activations import activation_of
 from unpad.tf1.keras.cell import KerasCell
 from unpad.tf1.keras.layer import RNN, layer_options
 
