@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from ctc.brute_force import loss as brute_loss
 from unpad import ArgumentError, ArgumentTypeError, Ragged, UnpadError
+from unpad.ctc import lattice
 from unpad.functional import ctc_loss, ctc_unalignable
 
 LENGTHS = [4, 0, 3, 5, 1]
@@ -163,6 +164,15 @@ def test_long_rows_and_extreme_logits_stay_finite_and_right():
     torch.testing.assert_close(
         gradient(losses.sum(), logits), gradient(wanted.sum(), logits), rtol=1e-6, atol=1e-8
     )
+
+
+@pytest.mark.parametrize("window", [1, 7, 100])
+def test_the_gradient_does_not_depend_on_how_many_cells_it_takes_at_a_time(window, monkeypatch):
+    logits = batch(LENGTHS, 4)
+    loss = ctc_loss(logits, LABELS, blank=3)
+    monkeypatch.setattr(lattice, "_WINDOW", window)
+    again = ctc_loss(logits, LABELS, blank=3)
+    torch.testing.assert_close(gradient(again, logits), gradient(loss, logits), rtol=0, atol=1e-15)
 
 
 def test_float32_is_as_exact_as_float32_can_be_on_long_rows():

@@ -10,6 +10,8 @@ its chain, and one loop over the steps does both.
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -22,21 +24,30 @@ MARGIN = 2
 """Cells before the states of a step: the first states' neighbours, which are never reached."""
 
 
+_WINDOW = 1 << 15
+"""Cells that the gradient takes at a time: their indices stay in the second-level cache."""
+
+
 @dataclass(frozen=True)
 class Lattice:
-    """The chains of a batch, N cells for all steps.
+    """The chains of a batch, N cells for all steps; K states in the chains, reversed ones apart.
 
     Attributes:
         sizes: cells of each step, margin included; entry 0 is the start, before the first step.
-        starts: cells [K] of the start states, at entry 0.
+        starts: cells of the start states, at entry 0.
         ends: cells [B] where each row ends: its last blank, which follows its last label.
         skip: [states of entry 0]; 0 where a state may be entered from the one before the last,
             else -inf.
         stay: the same for staying in a state; None: everywhere.
-        cells: [M], each state of each step.
-        mirrored: [M], the cell that the reversed chain has for it; None without reversed chains.
-        classes: [M], its place in the log probabilities [T, C] flattened; T * C for start states.
-        rows: [M], its row.
+        address: [states of entry 0], where each state's class stands in the log probabilities
+            [T, C], flattened, at the first step; T * C for start states.
+        stride: [states of entry 0], how far it is to the next step.
+        begins: the first cell of each entry.
+        live: how many of the K states are live at each step.
+        own: [K], a state's place in an entry.
+        mirror: [K], its reversed twin's.
+        lengths: [K], its row's number of steps.
+        rows: [K], its row.
     """
 
     sizes: list[int]
@@ -44,10 +55,38 @@ class Lattice:
     ends: Tensor
     skip: Tensor
     stay: Tensor | None
-    cells: Tensor
-    mirrored: Tensor | None
-    classes: Tensor
+    address: Tensor
+    stride: Tensor
+    begins: Tensor
+    live: Tensor
+    own: Tensor
+    mirror: Tensor
+    lengths: Tensor
     rows: Tensor
+
+    def windows(self) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
+        """Give for each state of some steps: its cell, its twin's, its class's place, its row."""
+        device = self.begins.device
+        offsets = offsets_of(self.live)
+        marks = torch.arange(0, int(offsets[-1]), _WINDOW, device="cpu")
+        found = torch.searchsorted(offsets, marks).tolist()
+        for begin, end in itertools.pairwise(sorted({*found, len(self.live)})):
+            live = self.live[begin:end]
+            total = int(offsets[end] - offsets[begin])
+            numbers = torch.arange(begin, end, device=device)
+            step = torch.repeat_interleave(numbers, live.to(device), output_size=total)
+            before = offsets[begin:end].to(device) - offsets[begin]
+            state = torch.arange(total, device=device)
+            state.sub_(before.index_select(0, step - begin))
+            own, mirror, length, row = (
+                table.index_select(0, state)
+                for table in (self.own, self.mirror, self.lengths, self.rows)
+            )
+            classes = self.stride.index_select(0, own).mul_(step)
+            classes.add_(self.address.index_select(0, own))
+            mirror.add_(self.begins.index_select(0, length.sub_(step)))
+            own.add_(self.begins[1:].index_select(0, step))
+            yield own.add_(MARGIN), mirror.add_(MARGIN), classes, row
 
 
 @dataclass(frozen=True)
@@ -80,34 +119,32 @@ def build(
     chains = _chains(logits, labels, blank, merge_repeated)
     lengths = logits.lengths[chains.order]
     copies = 2 if reversed_too else 1
-    column = copies * chains.offsets[chains.row] + chains.place
+    own = copies * chains.offsets[chains.row] + chains.place
     widths = chains.offsets.diff()[chains.row]
     turned = torch.where(chains.place > 0, widths - chains.place, 0)
-    mirror = column - chains.place + widths + turned
+    mirror = own - chains.place + widths + turned
     live = _live_states(lengths, chains.offsets)
     sizes = MARGIN + copies * torch.cat([chains.offsets[-1:], live])
     begins = offsets_of(sizes)
-    step, state = _elements(live, device)
-    begins_there = begins.to(device)
-    per_state = torch.stack([column + MARGIN, mirror + MARGIN, *_addresses(logits, chains)])
-    lengths_here, rows = lengths[chains.row], chains.order[chains.row]
-    own, back, first, stride, length, row = (
-        table.to(device).index_select(0, state) for table in (*per_state, lengths_here, rows)
-    )
-    back += begins_there.index_select(0, length.sub_(step))
-    columns = torch.stack([column, mirror][:copies])
+    columns = torch.stack([own, mirror][:copies])
     entered = torch.stack([chains.enters, chains.leaves])
     stays = (~chains.is_label).expand_as(columns)
+    address, stride = _addresses(logits, chains, columns)
+    ends = _ends(begins[lengths] + MARGIN - 1 + copies * chains.offsets[:-1], chains)
     return Lattice(
         sizes=sizes.tolist(),
         starts=(MARGIN + columns[:, chains.place == 0].flatten()).to(device),
-        ends=_ends(begins[lengths] + MARGIN - 1 + copies * chains.offsets[:-1], chains).to(device),
+        ends=ends.to(device),
         skip=_costs(columns, entered[:copies]).to(device),
         stay=None if merge_repeated else _costs(columns, stays).to(device),
-        cells=own.add_(begins_there[1:].index_select(0, step)),
-        mirrored=back if reversed_too else None,
-        classes=first.add_(stride.mul_(step)),
-        rows=row,
+        address=address.to(device),
+        stride=stride.to(device),
+        begins=begins.to(device),
+        live=live,
+        own=own.to(device),
+        mirror=mirror.to(device),
+        lengths=lengths[chains.row].to(device),
+        rows=chains.order[chains.row].to(device),
     )
 
 
@@ -142,23 +179,18 @@ def _live_states(lengths: Tensor, offsets: Tensor) -> Tensor:
     return offsets[rows]
 
 
-def _elements(live: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return the step and the state of each of the M states of all steps."""
-    offsets = offsets_of(live)
-    total = int(offsets[-1])
-    steps = torch.arange(len(live), device=device)
-    step = torch.repeat_interleave(steps, live.to(device), output_size=total)
-    state = torch.arange(total, device=device).sub_(offsets.to(device).index_select(0, step))
-    return step, state
-
-
-def _addresses(logits: Ragged, chains: _Chains) -> tuple[Tensor, Tensor]:
-    """Return each state's class at its row's first step, and how far apart steps are."""
+def _addresses(logits: Ragged, chains: _Chains, columns: Tensor) -> tuple[Tensor, Tensor]:
+    """Return each state's class at its row's first step, the last one if reversed; and strides."""
     classes = logits.feature_shape[0]
-    starts = logits.offsets[:-1][chains.order][chains.row]
+    tokens = torch.stack([logits.offsets[:-1], logits.offsets[1:] - 1])[: len(columns)]
+    first = tokens[:, chains.order][:, chains.row] * classes + chains.label
     is_start = chains.place == 0
-    first = torch.where(is_start, logits.num_tokens * classes, starts * classes + chains.label)
-    return first, torch.where(is_start, 0, classes)
+    address = torch.empty(columns.numel(), dtype=torch.int64, device="cpu")
+    stride = torch.empty_like(address)
+    address[columns] = torch.where(is_start, logits.num_tokens * classes, first)
+    ways = torch.tensor([[classes], [-classes]], device="cpu")[: len(columns)]
+    stride[columns] = torch.where(is_start, 0, ways)
+    return address, stride
 
 
 def _ends(begins: Tensor, chains: _Chains) -> Tensor:

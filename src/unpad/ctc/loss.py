@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import torch
@@ -124,12 +125,12 @@ class _RowLosses(torch.autograd.Function):
         )
         # One more entry, -inf, for the start states, which emit nothing.
         flat = F.pad(log_probabilities.reshape(-1), (0, 1), value=-torch.inf)
-        emitted = flat.index_select(0, chains.classes).to(_wide(values.device))
-        reached = _recursion(chains, emitted)
+        del log_probabilities
+        reached = _recursion(chains, flat)
         total = torch.logaddexp(reached[chains.ends], reached[chains.ends - 1])
         if wanted:
             ctx.offsets = logits.offsets
-            ctx.save_for_backward(values, _gradient(chains, emitted, reached, total, flat, values))
+            ctx.save_for_backward(values, _gradient(chains, reached, total, flat, values))
         return (0.0 - total).to(values.dtype)
 
     @staticmethod
@@ -160,45 +161,48 @@ def _wide(device: torch.device) -> torch.dtype:
     return torch.float32 if device.type == "mps" else torch.float64
 
 
-def _recursion(chains: Lattice, emitted: Tensor) -> Tensor:
+def _recursion(chains: Lattice, flat: Tensor) -> Tensor:
     """Return the log probability of reaching each cell, what the cell emits included: [N].
 
     A state is reached from itself, from the one before it, and, a label that differs from the label
     before it, from that label (Graves et al., equations 6 and 7).
     """
-    emission = emitted.new_empty(sum(chains.sizes)).index_copy_(0, chains.cells, emitted)
-    if chains.mirrored is not None:
-        emission.index_copy_(0, chains.mirrored, emitted)
-    reached = torch.full_like(emission, -torch.inf)
+    wide = _wide(flat.device)
+    reached = torch.full((sum(chains.sizes),), -torch.inf, dtype=wide, device=flat.device)
     reached[chains.starts] = 0.0
-    steps, emissions = reached.split(chains.sizes), emission.split(chains.sizes)
-    skip = chains.skip.to(emission.dtype)
-    stay = None if chains.stay is None else chains.stay.to(emission.dtype)
-    from_skip = torch.empty_like(skip)
-    for before, after, emits in zip(steps, steps[1:], emissions[1:], strict=False):
+    steps = reached.split(chains.sizes)
+    address, stride, skip = chains.address.clone(), chains.stride, chains.skip.to(wide)
+    stay = None if chains.stay is None else chains.stay.to(wide)
+    skipped, emitted = torch.empty_like(skip), flat.new_empty(skip.shape)
+    for before, after in itertools.pairwise(steps):
         live = after.shape[0] - MARGIN
         into, own = after.narrow(0, MARGIN, live), before.narrow(0, MARGIN, live)
         if live != skip.shape[0]:
-            skip, from_skip = skip.narrow(0, 0, live), from_skip.narrow(0, 0, live)
+            address, stride, skip, skipped, emitted = (
+                table.narrow(0, 0, live) for table in (address, stride, skip, skipped, emitted)
+            )
         if stay is not None:
             own = own + stay.narrow(0, 0, live)
         torch.logaddexp(own, before.narrow(0, 1, live), out=into)
-        torch.add(before.narrow(0, 0, live), skip, out=from_skip)
-        torch.logaddexp(into, from_skip, out=into).add_(emits.narrow(0, MARGIN, live))
+        torch.add(before.narrow(0, 0, live), skip, out=skipped)
+        torch.index_select(flat, 0, address, out=emitted)
+        torch.logaddexp(into, skipped, out=into).add_(emitted)
+        address.add_(stride)
     return reached
 
 
 def _gradient(
-    chains: Lattice, emitted: Tensor, reached: Tensor, total: Tensor, flat: Tensor, values: Tensor
+    chains: Lattice, reached: Tensor, total: Tensor, flat: Tensor, values: Tensor
 ) -> Tensor:
     """Return d loss / d logits [T, C]: softmax minus the probability of being in a class's states.
 
     Both directions count what a cell emits, so it is taken out once (equations 14 and 15).
     """
-    assert chains.mirrored is not None
-    through = reached.index_select(0, chains.cells) + reached.index_select(0, chains.mirrored)
-    never = through == -torch.inf
-    through.sub_(emitted).sub_(total.index_select(0, chains.rows))
-    posterior = through.exp_().masked_fill_(never, 0.0)
-    softmax = flat.exp().scatter_add_(0, chains.classes, -posterior.to(flat.dtype))
+    softmax = flat.exp()
+    for cells, mirrored, classes, rows in chains.windows():
+        through = reached.index_select(0, cells).add_(reached.index_select(0, mirrored))
+        never = through == -torch.inf
+        through.sub_(flat.index_select(0, classes)).sub_(total.index_select(0, rows))
+        posterior = through.exp_().masked_fill_(never, 0.0).to(flat.dtype)
+        softmax.scatter_add_(0, classes, posterior.neg_())
     return softmax[:-1].view_as(values)
