@@ -28,7 +28,7 @@ def load(case, arrays, kind):
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case["id"] for case in CASES])
-def test_clipped_values_and_the_norm_are_tensorflows(case):
+def test_golden_clipped_values_and_the_norm(case):
     with np.load(FOLDER / case["file"]) as file:
         arrays = {key: torch.from_numpy(file[key]) for key in file.files}
     given, call = load(case, arrays, "inputs"), case["call"]

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from ctc.brute_force import loss as brute_loss
-from tf1.golden_files import FOLDER, cases
+from tf1.golden_files import FOLDER, OWN, cases
 from unpad import ArgumentError, ArgumentTypeError, Ragged, tf1
 from unpad.functional import ctc_unalignable
 
@@ -62,7 +62,7 @@ def unalignable(case, arrays):
 
 
 @of(LOSSES)
-def test_the_loss_and_its_gradient_are_tensorflows(case):
+def test_the_golden_loss_and_its_gradient(case):
     arrays = load(case)
     logits = arrays["logits"].requires_grad_()
     rows = unalignable(case, arrays)
@@ -79,7 +79,7 @@ def test_the_loss_and_its_gradient_are_tensorflows(case):
 
 
 @of([case for case in LOSSES if not case["call"].get("ignore_longer_outputs_than_inputs")])
-def test_a_row_that_cannot_be_aligned_is_an_error_that_names_it(case):
+def test_a_golden_row_that_cannot_be_aligned_is_an_error_that_names_it(case):
     arrays = load(case)
     rows = unalignable(case, arrays)
     if not rows:
@@ -89,13 +89,14 @@ def test_a_row_that_cannot_be_aligned_is_an_error_that_names_it(case):
         run(case, arrays, arrays["logits"])
 
 
+@pytest.mark.skipif(FOLDER != OWN, reason="another folder may hold no such row")
 def test_the_golden_cases_hold_rows_that_cannot_be_aligned():
     found = [case["id"] for case in LOSSES if unalignable(case, load(case))]
     assert found, "the cases of TensorFlow's silent rows are gone: the test above tests nothing"
 
 
 @of(DECODERS)
-def test_decoded_paths_and_their_scores_are_tensorflows(case):
+def test_golden_decoded_paths_and_their_scores(case):
     arrays, call = load(case), dict(case["call"])
     if "greedy" in case["function"]:
         decode, score = tf1.ctc_greedy_decoder, "neg_sum_logits"
