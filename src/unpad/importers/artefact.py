@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -73,14 +74,20 @@ class Artefact(Mapping[str, Variable]):
     layers: dict[str, dict[str, Any]] | None = None
     signatures: dict[str, Signature] = field(default_factory=dict[str, Signature])
 
+    @cached_property
+    def _named(self) -> dict[str, Variable]:
+        aliases = {variable.alias: variable for variable in self.variables if variable.alias}
+        return aliases | {variable.name: variable for variable in self.variables}
+
     def __getitem__(self, name: str) -> Variable:
-        for variable in self.variables:
-            if name in (variable.name, variable.alias):
-                return variable
-        raise ArgumentError("name", repr(name), f"a variable of {self.path}", "see list(artefact)")
+        try:
+            return self._named[name]
+        except KeyError:
+            allowed = f"a variable of {self.path}"
+            raise ArgumentError("name", repr(name), allowed, "see list(artefact)") from None
 
     def __contains__(self, name: object) -> bool:
-        return any(name in (variable.name, variable.alias) for variable in self.variables)
+        return name in self._named
 
     def __iter__(self) -> Iterator[str]:
         return iter([variable.name for variable in self.variables])

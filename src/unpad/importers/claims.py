@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
@@ -67,9 +69,9 @@ def claim_cells(
     layers: Mapping[str, Settings] | None,
 ) -> list[Claim]:
     """Take the cells' variables out of the groups. ``given``: the user's settings of a scope."""
-    found = list[Claim]()
+    found, taken, order = list[Claim](), Counter[tuple[str, str]](), sorted(groups)
     for path in list(groups):
-        if path in groups and (claim := _claim(path, groups, given(path), layers, len(found))):
+        if path in groups and (claim := _claim(path, groups, given(path), layers, taken, order)):
             found.append(claim)
     return found
 
@@ -79,7 +81,8 @@ def _claim(
     groups: Groups,
     given: Settings,
     layers: Mapping[str, Settings] | None,
-    number: int,
+    taken: Counter[tuple[str, str]],
+    order: list[str],
 ) -> Claim | None:
     group = groups[path]
     if "kernel" not in group:
@@ -92,23 +95,26 @@ def _claim(
             for scope in scopes
             for role, variable in groups.pop(f"{above}/{scope}").items()
         }
-        return Claim(above, "gru", v1_place(above), joined, given, _inner(above, groups))
+        return Claim(above, "gru", v1_place(above), joined, given, _inner(above, groups, order))
     if "recurrent_kernel" in group:
-        place = keras_place(path, number)
+        place = keras_place(path, taken)
         settings = settings_of(layers, place) | given
         del groups[path]
-        return Claim(path, "keras", place, group, settings, _inner(path, groups))
+        return Claim(path, "keras", place, group, settings, _inner(path, groups, order))
     kind = given.get("cell") or ("lstm" if "w_f_diag" in group else v1_kind(path))
     if kind is None:
         return None
     del groups[path]
     if set(groups.get(f"{path}/projection", {})) == {"kernel"}:
         group = {**group, "projection": groups.pop(f"{path}/projection")["kernel"]}
-    return Claim(path, kind, v1_place(path), group, given, _inner(path, groups))
+    return Claim(path, kind, v1_place(path), group, given, _inner(path, groups, order))
 
 
-def _inner(path: str, groups: Groups) -> tuple[str, ...]:
-    return tuple(name[len(path) + 1 :] for name in groups if name.startswith(f"{path}/"))
+def _inner(path: str, groups: Groups, order: list[str]) -> tuple[str, ...]:
+    """The first few scopes within a scope; ``order`` are all scopes there were, sorted."""
+    start = bisect_left(order, f"{path}/")
+    near = [name for name in order[start : start + 4] if name.startswith(f"{path}/")]
+    return tuple(name[len(path) + 1 :] for name in near if name in groups)
 
 
 def settings_of(layers: Mapping[str, Settings] | None, place: Place) -> Settings:
@@ -126,7 +132,11 @@ def settings_of(layers: Mapping[str, Settings] | None, place: Place) -> Settings
         wrapped = outer.get("backward_layer") if place.direction == "bw" else None
         settings |= _config(wrapped or outer["layer"])
     if "cell" in settings:
-        settings |= _config(settings["cell"])
+        inner = _config(settings["cell"])
+        if isinstance(inner.get("cells"), list):
+            part = inner["cells"][place.cell_number or 0 :][:1]
+            inner = _config(part[0]) if part else {}
+        settings |= inner
     return settings
 
 

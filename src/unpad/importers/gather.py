@@ -12,28 +12,35 @@ from unpad.importers.claims import Claim
 from unpad.importers.errors import MalformedError
 from unpad.importers.layouts import V1_FORGET_BIAS, Cell
 from unpad.importers.model import Layer, plan_of, tensor_of
+from unpad.importers.places import UNKNOWN
 
 
-def gather(claims: Iterable[Claim]) -> list[list[Claim]]:
-    """The cells of each layer. Two that claim the same place are layers of their own."""
+def gather(claims: Iterable[Claim]) -> list[tuple[str, list[Claim]]]:
+    """The name and the cells of each layer. Two cells in one place are layers of their own."""
     layers = defaultdict[str, list[Claim]](list)
     for claim in claims:
         layers[claim.place.layer].append(claim)
-    found = list[list[Claim]]()
-    for cells in layers.values():
-        places = {claim.place for claim in cells}
-        kinds = {(claim.place.direction == "", claim.kind == "keras") for claim in cells}
-        whole = len(places) == len(cells) and len(kinds) == 1 and _is_whole(cells)
-        found += [cells] if whole else [[claim] for claim in cells]
+    found = list[tuple[str, list[Claim]]]()
+    for name, cells in layers.items():
+        if _is_whole(cells):
+            found.append((name, cells))
+        else:
+            found += [(claim.path, [claim]) for claim in cells]
     return found
 
 
 def _is_whole(cells: list[Claim]) -> bool:
     """Whether these are a cell, or a stack, or two directions with the same cells each."""
+    if any(claim.place.cell_number == UNKNOWN for claim in cells):
+        return True  # which cannot be built; the reason is told where it is tried
+    places = {claim.place for claim in cells}
+    kinds = {(claim.place.direction == "", claim.kind == "keras") for claim in cells}
+    if len(places) < len(cells) or len(kinds) > 1:
+        return False
     sides = _sides(cells)
     if not all(sides) or (len(cells) > len(sides) and _form(cells[0]) == "one"):
-        return len(cells) == 1
-    return len({tuple(_numbers(side)) for side in sides}) == 1
+        return len(cells) == 1 and cells[0].place.direction == ""
+    return len({tuple(map(_number, side)) for side in sides}) == 1
 
 
 def _sides(cells: list[Claim]) -> list[list[Claim]]:
@@ -50,11 +57,6 @@ def _number(claim: Claim) -> tuple[int, int]:
     return claim.place.layer_number or 0, claim.place.cell_number or 0
 
 
-def _numbers(side: list[Claim]) -> list[tuple[int, int]]:
-    keras = side[0].kind == "keras"  # whose numbers only order the cells
-    return [(0, place) if keras else _number(claim) for place, claim in enumerate(side)]
-
-
 def _form(claim: Claim) -> str:
     """How `unpad.nn.Recurrent` takes the cells: one, a list of layers, a stack within a step."""
     place = claim.place
@@ -65,36 +67,42 @@ def _form(claim: Claim) -> str:
     return "stack" if place.direction else "list"
 
 
-def layer_of(cells: list[Claim], target: str | None) -> Layer:
+def layer_of(name: str, cells: list[Claim], target: str | None) -> Layer:
     """The layer that these cells make."""
     first = cells[0]
-    alone = len(cells) == 1
-    lonely = alone and first.place.direction != ""
+    lonely = len(cells) == 1 and first.place.direction != ""
     sides = [cells] if lonely else _sides(cells)
-    form = "one" if alone and (lonely or first.kind == "keras") else _form(first)
+    form = "one" if lonely else _form(first)
     made = [[claim.cell() for claim in side] for side in sides]
-    _check_numbers(sides[0])
+    for side in sides:
+        _check_numbers(side)
     _check_widths(made, form)
+    if len({tuple((c.name, *_sizes(c)) for c in side) for side in made}) > 1:
+        raise MalformedError("two directions whose cells are not of the same kinds and sizes")
     state: dict[str, Tensor] = {}
     for side, claims, built in zip(("cells", "backward_cells"), sides, made, strict=False):
         for number, (claim, cell) in enumerate(zip(claims, built, strict=True)):
             prefix = f"{side}.0.cells.{number}" if form == "stack" else f"{side}.{number}"
-            for name, value in cell.parameters.items():
-                state[f"{prefix}.{name}"] = tensor_of(value, claim.dtype)
+            for key, value in cell.parameters.items():
+                state[f"{prefix}.{key}"] = tensor_of(value, claim.dtype)
     plan = {
         "form": form,
         "cells": [plan_of(cell) for cell in made[0]],
         "backward": [plan_of(cell) for cell in made[1]] if len(made) > 1 else [],
     }
-    name = first.path if lonely else first.place.layer
     sources = tuple(v.name for claim in cells for v in claim.variables.values())
     notes = tuple(dict.fromkeys(note for claim in cells for note in _notes(claim, lonely)))
     return Layer(name, target or name.replace(".", "_"), "recurrent", plan, state, sources, notes)
 
 
 def _check_numbers(side: list[Claim]) -> None:
-    numbers = [max(pair) for pair in map(_number, side)]
-    if side[0].kind != "keras" and len(side) > 1 and numbers != list(range(len(side))):
+    if not side:
+        raise MalformedError("cells of one direction alone")
+    numbers = [max(pair, key=abs) for pair in map(_number, side)]
+    if len(side) > 1 and min(numbers) < 0:
+        remedy = "read the .keras or .h5 file of the whole model"
+        raise MalformedError("cells in a stack, and no word on their order", remedy)
+    if len(side) > 1 and numbers != list(range(len(side))):
         raise MalformedError(f"cells number {numbers} of a stack: some are missing")
 
 
@@ -102,11 +110,15 @@ def _check_widths(sides: list[list[Cell]], form: str) -> None:
     directions = len(sides) if form == "list" else 1
     for side in sides:
         for below, above in itertools.pairwise(side):
-            given = below.arguments.get("proj_size") or below.arguments["hidden_size"]
-            width = directions * given
-            if above.arguments["input_size"] != width:
-                taken = above.arguments["input_size"]
+            width, taken = directions * _sizes(below)[2], _sizes(above)[0]
+            if taken != width:
                 raise MalformedError(f"a cell takes {taken} features of one that gives {width}")
+
+
+def _sizes(cell: Cell) -> tuple[int, int, int]:
+    """What it takes, what it holds, and what it gives."""
+    taken, held = cell.arguments["input_size"], cell.arguments["hidden_size"]
+    return taken, held, cell.arguments.get("proj_size") or held
 
 
 def _notes(claim: Claim, lonely: bool) -> list[str]:

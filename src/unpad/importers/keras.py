@@ -46,11 +46,12 @@ def read_h5(path: Path) -> Artefact:
     config = contents.attributes.get("model_config")
     layers = None if config is None else layers_of(parse_json(config))
     kind = f"Keras {contents.attributes.get('keras_version', '')} HDF5 file".replace("  ", " ")
-    names = _legacy_names(contents)
+    names, order = _legacy_names(contents)
     variables = [
         Variable(name, value, dtype, names.get(name))
         for name, (value, dtype) in contents.arrays.items()
     ]
+    variables.sort(key=lambda variable: order.get(variable.name, len(order)))
     return Artefact(str(path), kind, variables, contents.left_out, layers)
 
 
@@ -144,17 +145,22 @@ def snake(name: str) -> str:
 # Names ------------------------------------------------------------------------------------------
 
 
-def _legacy_names(contents: Contents) -> dict[str, str]:
-    """The names of a legacy file's weights: those that its layers list, without ":0"."""
+def _legacy_names(contents: Contents) -> tuple[dict[str, str], dict[str, int]]:
+    """The names of a legacy file's weights, without ":0", and the order: those of its layers."""
     names: dict[str, str] = {}
-    for group, attributes in contents.groups.items():
+    listed = contents.attributes.get("layer_names")
+    listed = contents.groups.get("model_weights", {}).get("layer_names", listed) or []
+    turns = {str(name): turn for turn, name in enumerate(listed)}
+    groups = sorted(contents.groups.items(), key=lambda item: turns.get(item[0].split("/")[-1], -1))
+    for group, attributes in groups:
         listed = attributes.get("weight_names")
         if not isinstance(listed, list) or group == "optimizer_weights":
             continue
         for weight in cast("list[Any]", listed):
             names[f"{group}/{weight}"] = re.sub(r":\d+$", "", str(weight))
     counts = Counter(names.values())
-    return {key: name for key, name in names.items() if counts[name] == 1}
+    order = {name: turn for turn, name in enumerate(names)}
+    return {key: name for key, name in names.items() if counts[name] == 1}, order
 
 
 def _weights(path: Path, contents: Contents, config: dict[str, Any] | None, kind: str) -> Artefact:
@@ -167,10 +173,12 @@ def _weights(path: Path, contents: Contents, config: dict[str, Any] | None, kind
     layers = None if config is None else layers_of(config)
     if config is not None:
         groups |= dict(_names(config, ""))
+    turns = {group: turn for turn, group in enumerate(groups)} if config else {}
     variables = [
         Variable(name, value, dtype, _alias(name, groups))
         for name, (value, dtype) in contents.arrays.items()
     ]
+    variables.sort(key=lambda variable: (_turn(variable.name, turns), natural(variable.name)))
     return Artefact(str(path), kind, variables, contents.left_out, layers)
 
 
@@ -201,8 +209,36 @@ def _wrapped(layer: dict[str, Any], group: str) -> Iterator[tuple[str, str]]:
                 f"{group}/{place}_layer/cell",
                 f"{cell}_cell",
             )
-    else:
-        yield f"{group}/cell", f"{snake(_class(layer))}_cell"
+        return
+    yield f"{group}/cell", f"{snake(_class(layer))}_cell"
+    cell = _settings(layer).get("cell")
+    stacked = _settings(cast("dict[str, Any]", cell)).get("cells") if _is_layer(cell) else None
+    counts = Counter[str]()
+    for number, part in enumerate(cast("list[Any]", stacked) if isinstance(stacked, list) else []):
+        base = snake(_class(part)) if _is_layer(part) else ""
+        auto = f"{base}_{counts[base]}" if counts[base] else base
+        counts[base] += 1
+        yield f"{group}/cell/cells/{auto}", str(number)
+
+
+def _is_layer(found: Any) -> bool:
+    return isinstance(found, dict)
+
+
+def _turn(name: str, turns: dict[str, int]) -> int:
+    """The turn of the innermost layer that a variable is of, in the order of the model."""
+    parts = name.split("/")
+    scopes = ("/".join(parts[:end]) for end in range(len(parts), 0, -1))
+    return next((turns[scope] for scope in scopes if scope in turns), len(turns))
+
+
+def natural(name: str) -> list[Any]:
+    """A key that sorts numbers in names as numbers.
+
+    >>> sorted(["vars/10", "vars/2"], key=natural)
+    ['vars/2', 'vars/10']
+    """
+    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d{1,9})", name)]
 
 
 def _alias(name: str, groups: dict[str, str]) -> str | None:

@@ -74,7 +74,7 @@ def v1_gru(found: Weights) -> Cell:
     joint, single = found["gates/kernel"], found["candidate/kernel"]
     _check(joint.ndim == 2 and joint.shape[1] % 2 == 0, "gates/kernel", joint)
     hidden = joint.shape[1] // 2
-    _check(single.shape == (len(joint), hidden) and len(joint) > hidden, "candidate/kernel", single)
+    _check(single.shape == (len(joint), hidden) and len(joint) > hidden > 0, "gates/kernel", joint)
     bias = None
     if "gates/bias" in found and "candidate/bias" in found:
         bias = np.concatenate([found["gates/bias"], found["candidate/bias"]])
@@ -90,7 +90,7 @@ def keras_cell(found: Weights, settings: Mapping[str, Any]) -> Cell:
     kernel, recurrent, bias = found["kernel"], found["recurrent_kernel"], found.get("bias")
     _check(recurrent.ndim == 2 and len(recurrent) > 0, "recurrent_kernel", recurrent)
     hidden, columns = recurrent.shape
-    _check(kernel.ndim == 2 and kernel.shape[1] == columns, "kernel", kernel)
+    _check(kernel.ndim == 2 and len(kernel) > 0 and kernel.shape[1] == columns, "kernel", kernel)
     arguments = {"input_size": len(kernel), "hidden_size": hidden, "bias": bias is not None}
     if columns == 3 * hidden:
         return _keras_gru(arguments, kernel, recurrent, bias, settings)

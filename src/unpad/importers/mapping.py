@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,13 +31,18 @@ class Mapping:
         """All that is said of a path by its own name and by those of the scopes around it."""
         found: dict[str, Any] = {}
         for name in sorted(self.settings, key=len):
-            if path == name or path.startswith(f"{name}/"):
+            if _is_within(path, name):
                 found |= self.settings[name] or {}
         return found
 
-    def leaves_out(self, *names: str | None) -> bool:
-        """Whether one of these names is mapped to nothing."""
-        return any(name in self.settings and self.settings[name] is None for name in names if name)
+    def leaves_out(self, *paths: str) -> bool:
+        """Whether one of these paths, or a scope around it, is mapped to nothing."""
+        names = [name for name, settings in self.settings.items() if settings is None]
+        return any(_is_within(path, name) for path in paths for name in names)
+
+    def strangers(self, paths: Collection[str]) -> list[str]:
+        """The names in it that are none of these paths, nor a scope around one."""
+        return [n for n in self.settings if not any(_is_within(path, n) for path in paths)]
 
     def target(self, *names: str) -> str | None:
         """The new name of the first of these names that has one."""
@@ -45,6 +51,10 @@ class Mapping:
             if "name" in given:
                 return given["name"]
         return None
+
+
+def _is_within(path: str, name: str) -> bool:
+    return path == name or path.startswith(f"{name}/")
 
 
 def read_mapping(path: str | Path) -> dict[str, Any]:

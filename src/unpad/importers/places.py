@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass
 
 BOOKKEEPING = re.compile(
@@ -11,8 +12,11 @@ BOOKKEEPING = re.compile(
     r"|^optimizer|/\.OPTIMIZER_SLOT/|^_?optimizer_weights/|^metrics/|^keras_api/"
 )
 _V1_CELL = re.compile(r"(basic_rnn_cell|basic_lstm_cell|lstm_cell)(_\d+)?")
-_NUMBERED = re.compile(r"cell_(\d+)")
+UNKNOWN = -1_000_000  # the number of a cell whose place in its stack no file tells
+_NUMBER = re.compile(r"\d{1,6}")
+_NUMBERED = re.compile(r"cell_(\d{1,6})")
 _KERAS_CELL = re.compile(r"(\w*_)?cell(_\d+)?|stacked_rnn_cells(_\d+)?")
+OWN_NAME = re.compile(r"(.*/)?(rnn(_\d+)?|fw|bw|cell_\d+)/[^/]+")  # of a cell
 _DIRECTION = re.compile(r"(forward|backward)(_(.*))?")
 
 
@@ -73,21 +77,30 @@ def _numbered(scope: list[str], above: str, *, keep: bool = False) -> int | None
     return int(match[1])
 
 
-def keras_place(path: str, number: int) -> Place:
-    """The place of a cell by its path; ``number`` is its turn among the cells found.
+def keras_place(path: str, taken: Counter[tuple[str, str]]) -> Place:
+    """The place of a cell by its path. Stacked cells without numbers stand in the order met.
 
-    >>> keras_place("enc/forward_lstm/lstm_cell", 0)
+    ``taken``: how many of these were met, by layer and direction.
+
+    >>> keras_place("enc/forward_lstm/lstm_cell", Counter())
     Place(layer='enc', direction='fw', layer_number=None, cell_number=None)
-    >>> keras_place("rnn/stacked_rnn_cells/gru_cell", 3)
-    Place(layer='rnn', direction='', layer_number=None, cell_number=3)
+    >>> keras_place("rnn/stacked_rnn_cells/gru_cell", Counter([("rnn", "")]))
+    Place(layer='rnn', direction='', layer_number=None, cell_number=1)
     """
     scope = path.split("/")
-    stacked = False
+    number, in_turn = None, False
     while len(scope) > 1 and (_KERAS_CELL.fullmatch(scope[-1]) or scope[-2] == "cells"):
-        stacked |= scope[-1].startswith("stacked_rnn_cells") or scope[-2] == "cells"
+        if scope[-2] == "cells":
+            number = int(scope[-1]) if _NUMBER.fullmatch(scope[-1]) else UNKNOWN
+        elif scope[-1].startswith("stacked_rnn_cells"):
+            in_turn = True
         del scope[-2 if scope[-2] == "cells" else -1 :]
     direction = ""
     if match := _DIRECTION.fullmatch(scope[-1]):
         direction = "fw" if match[1] == "forward" else "bw"
         scope = scope[:-1] or [match[3] or "bidirectional"]
-    return Place("/".join(scope), direction, None, number if stacked else None)
+    layer = "/".join(scope)
+    if in_turn and number is None:
+        number = taken[layer, direction]
+        taken[layer, direction] += 1
+    return Place(layer, direction, None, number)

@@ -13,7 +13,7 @@ from unpad.importers.errors import ArtefactError, MalformedError
 from unpad.importers.gather import gather, layer_of
 from unpad.importers.mapping import parse_mapping
 from unpad.importers.model import Layer, Model, tensor_of
-from unpad.importers.places import BOOKKEEPING
+from unpad.importers.places import BOOKKEEPING, OWN_NAME
 
 _SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
 _OLD = {"weights": "kernel", "biases": "bias"}  # TensorFlow 1.0 and 1.1
@@ -58,19 +58,17 @@ class _Search:
         self.artefact, self.mapping = artefact, parse_mapping(mapping)
         self.reasons: dict[str, str] = {}
         self.layers = list[Layer]()
-        self.names = set[str]()  # all that a mapping may speak of
 
     def model(self) -> Model:
         """All layers, in the order of the artefact's variables."""
         groups = self._groups()
         claims = claim_cells(groups, self.mapping.of, self.artefact.layers)
-        for cells in gather(claims):
+        for name, cells in gather(claims):
             used = [v for claim in cells for v in claim.variables.values()]
-            target = self.mapping.target(cells[0].place.layer, cells[0].path)
-            self._try(cells[0].path, used, lambda c=cells, t=target: layer_of(c, t))
+            target = self.mapping.target(name, cells[0].path)
+            self._try(cells[0].path, used, lambda n=name, c=cells, t=target: layer_of(n, c, t))
         for path, group in groups.items():
             self._plain(path, group)
-        self.names |= {layer.name for layer in self.layers}
         self._check_names()
         order = {variable.name: number for number, variable in enumerate(self.artefact.variables)}
         self.layers.sort(key=lambda layer: order[layer.sources[0]])
@@ -95,11 +93,9 @@ class _Search:
         """The variables of the model by their scope, without those that the mapping settles."""
         groups = defaultdict[str, Group](dict)
         for variable in self.artefact.variables:
-            name = (variable.alias or variable.name).removesuffix(_SUFFIX)
+            name = _name(variable)
             path, _, role = name.rpartition("/")
-            scopes = _scopes(name)
-            self.names.update(scopes, [variable.name])
-            if self.mapping.leaves_out(variable.name, *scopes):
+            if self.mapping.leaves_out(variable.name, name):
                 self.reasons[variable.name] = "left out by the mapping"
             elif target := self.mapping.target(variable.name, name):
                 self._try(name, [variable], lambda v=variable, t=target: _tensor(v, t))
@@ -112,10 +108,13 @@ class _Search:
     def _plain(self, path: str, group: Group) -> None:
         """A dense layer or embeddings."""
         kernel = group.get("kernel")
-        if kernel is not None and set(group) <= {"kernel", "bias"} and path:
+        if kernel is not None and OWN_NAME.fullmatch(path):
+            wanted = f'give a mapping, {{"{path}": {{"cell": "lstm"}}}} or "rnn"'
+            reason = f"{path}: a cell with a name of its own; {wanted}"
+            self.reasons |= {variable.name: reason for variable in group.values()}
+        elif kernel is not None and set(group) <= {"kernel", "bias"} and path:
             target = self._target(path)
             self._try(path, group.values(), lambda: _linear(path, target, group))
-            return
         for role, variable in group.items():
             if "embedding" in role.lower() and len(variable.shape) == 2:
                 own = role == "embeddings" and len(group) == 1 and path
@@ -129,12 +128,12 @@ class _Search:
         return self.mapping.target(name) or name.replace(".", "_")
 
     def _check_names(self) -> None:
-        path = self.artefact.path
-        for name in self.mapping.settings:
-            if name not in self.names:
-                close = ", ".join(difflib.get_close_matches(name, self.names, 3, 0.5))
-                problem = f"the mapping speaks of {name!r}, which is not in it"
-                raise ArtefactError(path, problem, f"did you mean: {close or 'no name is near'}?")
+        path, layers = self.artefact.path, {layer.name for layer in self.layers}
+        names = layers.union(self.artefact, map(_name, self.artefact.variables))
+        for name in self.mapping.strangers(names):
+            close = ", ".join(difflib.get_close_matches(name, list(names)[:1000], 3, 0.5))
+            problem = f"the mapping speaks of {name!r}, which is not in it"
+            raise ArtefactError(path, problem, f"did you mean: {close or 'no name is near'}?")
         counts = Counter(layer.target for layer in self.layers)
         for target, count in counts.items():
             if count > 1:
@@ -142,10 +141,9 @@ class _Search:
                 raise ArtefactError(path, problem, "give them different names in the mapping")
 
 
-def _scopes(name: str) -> list[str]:
-    """A name, and every scope that it stands in."""
-    parts = name.split("/")
-    return ["/".join(parts[:end]) for end in range(1, len(parts) + 1)]
+def _name(variable: Variable) -> str:
+    """The name that the model's code gave it, else the path of the object that holds it."""
+    return (variable.alias or variable.name).removesuffix(_SUFFIX)
 
 
 def _tensor(variable: Variable, target: str) -> Layer:

@@ -20,7 +20,7 @@ _TRAILER = 5  # kind of compression, checksum
 _MAGIC = 0xDB4775248B80FB57
 _KINDS = {1: "snappy", 2: "zstd", 4: "zlib"}
 # Keys share prefixes, so that a few bytes can stand for a long key: this bounds their sum.
-_KEY_BYTES_PER_BYTE = 64
+_KEY_BYTES_PER_BYTE = 16
 
 
 def read_table(data: bytes) -> dict[bytes, bytes]:
@@ -33,7 +33,7 @@ def read_table(data: bytes) -> dict[bytes, bytes]:
     _, at = _handle(footer, 0)
     (start, size), _ = _handle(footer, at)
     table: dict[bytes, bytes] = {}
-    end, last, budget = 0, None, _KEY_BYTES_PER_BYTE * len(data) + (1 << 16)
+    end, last, budget = 0, None, _KEY_BYTES_PER_BYTE * len(data) + (1 << 20)
     for _, value in _entries(_block(data, start, size), budget):
         (start, size), _ = _handle(value, 0)
         if start < end:
