@@ -225,7 +225,9 @@ def test_every_public_name_says_what_it_is(module: str) -> None:
     assert [name for name, value in public(module).items() if not inspect.getdoc(value)] == []
 
 
-@pytest.mark.parametrize("module", ["unpad", "unpad.nn", "unpad.functional", "unpad.tf1.keras"])
+@pytest.mark.parametrize(
+    "module", ["unpad", "unpad.nn", "unpad.functional", "unpad.tf1", "unpad.tf1.keras"]
+)
 def test_every_public_name_shows_an_example(module: str) -> None:
     silent = [
         name

@@ -13,7 +13,16 @@ from pathlib import Path
 from types import ModuleType
 
 PAGE = Path(__file__).parent.parent / "docs" / "api.md"
-MODULES = ("unpad", "unpad.nn", "unpad.functional", "unpad.data", "unpad.tasks", "unpad.tf1.keras")
+MODULES = (
+    "unpad",
+    "unpad.nn",
+    "unpad.functional",
+    "unpad.data",
+    "unpad.tasks",
+    "unpad.tf1",
+    "unpad.tf1.keras",
+    "unpad.importers",
+)
 LISTED = ("Ragged",)  # classes whose methods are shown too
 HEAD = """# API
 

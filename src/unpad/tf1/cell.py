@@ -32,6 +32,14 @@ class RNNCell(Cell):
         scope: the cell's part of its variables' names.
 
     Source: TensorFlow 1, ``tf.nn.rnn_cell.RNNCell``.
+
+    >>> class Sum(RNNCell):
+    ...     state_size = 3
+    ...     def forward(self, x, state):
+    ...         return x + state, x + state
+    >>> output, state = Sum()(torch.ones(2, 3), Sum().zero_state(2))
+    >>> output.tolist()
+    [[1.0, 1.0, 1.0], [1.0, 1.0, 1.0]]
     """
 
     scope = ""
