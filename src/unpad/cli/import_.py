@@ -103,8 +103,9 @@ def _show(artefact: Artefact, model: Model, to: Path | None) -> None:
         ways = f"{', '.join(signature.inputs)} -> {', '.join(signature.outputs)}"
         out.print(_plain(f"signature {name}: {ways}"))
     for name, layer in model.layers.items():
-        notes = "".join(f"\n    {note}" for note in layer.notes)
-        out.print(_plain(f"{name}: {layer.describe()}{notes}"))
+        out.print(_plain(f"{name}: {layer.describe()}"))
+        for note in layer.notes:
+            out.print(_plain(f"    {note}"))
     if to is not None:
         out.print(_plain(f"written to {to}; unpad.importers.load({str(to)!r}) builds the layers"))
     elif model.layers:
@@ -115,4 +116,4 @@ def _show(artefact: Artefact, model: Model, to: Path | None) -> None:
 
 def _plain(text: str) -> Text:
     """A stranger's text as it is: no markup, and nothing that steers the terminal."""
-    return Text("".join(c if c.isprintable() or c == "\n" else "?" for c in text))
+    return Text("".join(c if c.isprintable() else "?" for c in text))
