@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import struct
+import sys
 import time
 import tracemalloc
 import zipfile
@@ -409,3 +410,21 @@ def test_signatures_are_told_by_name_dtype_and_shape(saved_model):
 def test_a_graph_that_is_none(saved_model, data, words):
     (saved_model / "saved_model.pb").write_bytes(data)
     refused(saved_model, "saved_model.pb", words)
+
+
+# Packages that are not there ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("package", ["h5py", "safetensors"])
+def test_without_its_packages_checkpoints_are_read_and_the_rest_says_what_to_install(
+    package, tmp_path, monkeypatch
+):
+    monkeypatch.setitem(sys.modules, package, None)
+    model = importers.recognise(importers.read(LSTM))
+    if package == "h5py":
+        refused(OWN / "keras_bilstm" / "model.h5", "h5py is missing", "pip install 'unpad[tf]'")
+        refused(OWN / "keras_bilstm" / "model.keras", "h5py is missing", "model.keras")
+        return
+    for use in (model.to_safetensors, importers.load):
+        with pytest.raises(importers.ArtefactError, match=r"pip install 'unpad\[tf\]'"):
+            use(tmp_path / "m.safetensors")
