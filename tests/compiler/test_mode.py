@@ -307,16 +307,6 @@ def test_a_glance_is_never_sure_of_tied_weights() -> None:
     assert not mode.Glance(cell).still()
 
 
-@pytest.mark.parametrize("make", [_lstm, lambda: _Derived(3, 4), lambda: Scaled()])
-def test_a_glance_keeps_no_cell_alive(make) -> None:
-    cell = make()
-    glance, gone = mode.Glance(cell), weakref.ref(cell)
-    del cell
-    gc.collect()
-    assert gone() is None
-    del glance
-
-
 class Scaled(Cell):
     """Reads a setting, through an object, a hook or a helper, and one of two modules."""
 
@@ -337,6 +327,16 @@ class Scaled(Cell):
         h = self.act(_helped(shifted + state * self.rates[0]))
         h = h if self.mask is None else h * self.mask
         return h, h
+
+
+@pytest.mark.parametrize("make", [_lstm, lambda: _Derived(3, 4), Scaled])
+def test_a_glance_keeps_no_cell_alive(make) -> None:
+    cell = make()
+    glance, gone = mode.Glance(cell), weakref.ref(cell)
+    del cell
+    gc.collect()
+    assert gone() is None
+    del glance
 
 
 def _helped(x: torch.Tensor) -> torch.Tensor:

@@ -128,7 +128,8 @@ class _Function(torch.autograd.Function):
 
 # torch's own `apply` first looks through every argument for the wrappers of torch.func, a twentieth
 # of a step at batch 1; none comes here (`choose`).
-_apply: Callable[..., tuple[Tensor, ...]] = super(torch.autograd.Function, _Function).apply
+_above: Any = super(torch.autograd.Function, _Function)
+_apply: Callable[..., tuple[Tensor, ...]] = _above.apply
 
 
 def _backward(
