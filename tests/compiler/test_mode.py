@@ -279,23 +279,32 @@ def test_a_glance_sees_every_change_that_the_mode_sees(change) -> None:
     assert not glance.still()
 
 
-def test_a_glance_is_never_sure_of_what_it_cannot_see() -> None:
-    class Derived(LSTMCell):
-        pass
+_scale = 1.0
 
-    cell = LSTMCell(3, 4)
-    cell.rates = [0.1]  # a list changes without an assignment
+
+class _Derived(LSTMCell):
+    def forward(self, x, state):
+        output, state = super().forward(x, state)
+        return _scale * output, state
+
+
+def test_a_glance_sees_what_changes_without_an_assignment_to_the_cell(monkeypatch) -> None:
+    cell = nn.Sequential(LSTMCell(3, 4), _Derived(3, 4))
+    cell[0].rates = [0.1]
+    glance = mode.Glance(cell)
+    assert glance.still()
+    cell[0].rates[0] = 0.2
+    assert not glance.still()
+    glance = mode.Glance(cell)
+    assert glance.still()
+    monkeypatch.setitem(globals(), "_scale", 2.0)
+    assert not glance.still()
+
+
+def test_a_glance_is_never_sure_of_tied_weights() -> None:
+    cell = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    cell[0].weight = cell[1].weight  # that they are is no part of any module's values
     assert not mode.Glance(cell).still()
-    assert not mode.Glance(Derived(3, 4)).still()  # reads globals, perhaps
-
-
-def test_a_glance_keeps_no_cell_alive() -> None:
-    cell = _lstm()
-    glance, gone = mode.Glance(cell), weakref.ref(cell)
-    del cell
-    gc.collect()
-    assert gone() is None
-    del glance
 
 
 class Scaled(Cell):
@@ -318,6 +327,16 @@ class Scaled(Cell):
         h = self.act(_helped(shifted + state * self.rates[0]))
         h = h if self.mask is None else h * self.mask
         return h, h
+
+
+@pytest.mark.parametrize("make", [_lstm, lambda: _Derived(3, 4), Scaled])
+def test_a_glance_keeps_no_cell_alive(make) -> None:
+    cell = make()
+    glance, gone = mode.Glance(cell), weakref.ref(cell)
+    del cell
+    gc.collect()
+    assert gone() is None
+    del glance
 
 
 def _helped(x: torch.Tensor) -> torch.Tensor:

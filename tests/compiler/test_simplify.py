@@ -71,6 +71,12 @@ def test_four_linears_cost_what_one_costs() -> None:
     assert counts["forward loop"] == 4 * 16
 
 
+def test_four_linears_are_joined_in_one_operation_each_of_weights_and_biases() -> None:
+    made = compiled(FourLinears())
+    assert [call[0] for call in made.once.calls] == [torch.cat] * 4
+    assert made.step.flipped == {0, 1}
+
+
 def test_the_part_of_x_of_a_joined_product_leaves_the_loop() -> None:
     counts = unpad.explain(JoinedGates()).multiply_adds
     assert counts["forward before"] == 3 * 16

@@ -160,7 +160,8 @@ def start_like(cell: nn.Module, batch_size: int, *, dtype: Any, device: Any) -> 
         size = cast("Any", cell).state_size
         dtype = torch.get_default_dtype() if dtype is None else dtype
         return zeros(size, batch_size, dtype=dtype, device=device)
-    takes_dtype = "dtype" in inspect.signature(make).parameters
+    ours = getattr(make, "__func__", None) is Cell.initial_state  # a signature takes long to read
+    takes_dtype = ours or "dtype" in inspect.signature(make).parameters
     state = make(batch_size, **({"dtype": dtype, "device": device} if takes_dtype else {}))
     rows = [leaf.shape[:1] if isinstance(leaf, Tensor) else None for leaf in leaves(state)]
     if any(shape != (batch_size,) for shape in rows):

@@ -39,34 +39,45 @@ def mode(cell: nn.Module) -> tuple[Any, ...]:
     >>> mode(cell) == before
     False
     """
-    parts = [
-        (id(m), type(m), *_held(m), *_values(m), *_hooks(m), *_read(m)) for m in cell.modules()
-    ]
+    parts = [_mode_of(module) for module in cell.modules()]
     everywhere = tuple(_numbered(hooks) for hooks in _GLOBAL_HOOKS)
     return (*parts, (0, Tensor, ("tied", _tied(cell)), ("global hooks", everywhere)))
 
 
-class Glance:
-    """Tells in a microsecond that a cell's mode is what it was; where it cannot, `mode` must tell.
+def _mode_of(module: nn.Module) -> tuple[Any, ...]:
+    held = *_held(module), *_values(module), *_hooks(module), *_read(module)
+    return id(module), type(module), *held
 
-    For modules of this package and of torch that hold plain values alone, which nothing but an
-    assignment changes: the very objects are looked at. `still` may be False where the mode would
-    come out equal. No module of a glance that is still is parametrized.
+
+class Glance:
+    """Tells in microseconds that a cell's mode is what it was; where it cannot, `mode` must tell.
+
+    Of modules of this package and of torch that hold plain values alone, which nothing but an
+    assignment changes, the very objects are looked at; the others, such as a user's cell itself,
+    are read as `mode` reads them. `still` may be False where the mode would come out equal. No
+    module of a glance that is still is parametrized.
     """
 
     def __init__(self, cell: nn.Module) -> None:
         modules = list(cell.modules())
-        # What is kept of a cell that is not plain may lead back to it and keep it alive.
-        plain = not _tied(cell) and all(map(_is_plain, modules))
-        plain = plain and not any(map(is_parametrized, modules))
-        self._parts = [_Part(module) for module in modules] if plain else []
+        if _tied(cell) or any(map(is_parametrized, modules)):
+            modules = []
+        # What is kept of others than plain modules may lead back to the cell and keep it alive.
+        plain = [all(map(_is_plain, module.modules())) for module in modules]
+        self._parts = [_Part(m) for m, p in zip(modules, plain, strict=True) if p]
+        others = [m for m, p in zip(modules, plain, strict=True) if not p]
+        self._others = [(weakref.ref(module), _mode_of(module)) for module in others]
 
     def still(self) -> bool:
         """Whether nothing has changed since this was made."""
         for part in self._parts:
             if not part.still():
                 return False
-        return bool(self._parts) and not any(_GLOBAL_HOOKS)
+        for other, before in self._others:
+            module = other()
+            if module is None or _mode_of(module) != before:
+                return False
+        return bool(self._parts or self._others) and not any(_GLOBAL_HOOKS)
 
 
 class _Part:

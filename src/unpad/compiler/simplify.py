@@ -156,13 +156,21 @@ def merge_products(step: Step, once: Once) -> Step:
             refs = [once.matrices[graph[m].index // 2] for m in first[head]]
             widths = [graph[m].width for m in first[head]]
             rows = graph[node.args[0]].width
-            matrix = new.matrix(once.call(torch.cat, refs, 1), (rows, sum(widths)))
+            matrix = new.matrix(_side_by_side(once, refs), (rows, sum(widths)))
             wholes[head] = new.graph.linear(new.number[node.args[0]], matrix, sum(widths))
             starts = [sum(widths[:i]) for i in range(len(widths))]
             slices.update(zip(first[head], zip(starts, widths, strict=True), strict=True))
         return new.graph.slice(wholes[head], *slices[number])
 
     return _Rebuild(step, once).run(rewrite)
+
+
+def _side_by_side(once: Once, matrices: list[OnceRef]) -> OnceRef:
+    """Matrices in a row; of transposed ones their sources in a column, and one transposition."""
+    flips = _flips(once)
+    if not all(ref.number in flips for ref in matrices):
+        return once.call(torch.cat, matrices, 1)
+    return once.call(torch.t, once.call(torch.cat, [flips[ref.number] for ref in matrices]))
 
 
 # -- sums ------------------------------------------------------------------------------------------
@@ -259,8 +267,8 @@ def _lift(step: Step, once: Once, rank: int) -> Step:
             for other in others:
                 _force(new, other, rewrite)
             if all(graph[o].op == "shared" for o in others):
-                refs = [once.added(once.shared[graph[o].index]) for o in others]
-                joined = new.shared(once.call(torch.cat, refs), graph[base].width)
+                refs = [once.shared[graph[o].index] for o in others]
+                joined = new.shared(_end_to_end(once, refs), graph[base].width)
             else:
                 joined = new.graph.concat(new.number[o] for o in others)
             sums[last] = new.graph.op("add", new.number[base], joined)
@@ -277,6 +285,15 @@ def _force(new: _Rebuild, number: int, rewrite: Rewrite) -> None:
             node = new.old.graph[needed]
             written = rewrite(new, needed, node)
             new.number[needed] = new.same(node) if written is None else written
+
+
+def _end_to_end(once: Once, vectors: list[OnceRef]) -> OnceRef:
+    """Shared vectors as one; of sums of as many terms each, the sum of the terms end to end."""
+    terms = [once.terms(ref) for ref in vectors]
+    if len({len(t) for t in terms}) > 1:
+        return once.call(torch.cat, [once.added(ref) for ref in vectors])
+    joined = [once.call(torch.cat, list(column)) for column in zip(*terms, strict=True)]
+    return once.sum(*joined) if len(joined) > 1 else joined[0]
 
 
 def _other(graph: Graph, add: int, piece: int) -> int:
@@ -392,16 +409,21 @@ def _compact(step: Step, once: Once) -> tuple[Step, Once]:
 
 def _unflip(once: Once, matrices: list[OnceRef]) -> set[int]:
     """Take W instead of t(W), which a product reads as well; the numbers of these matrices."""
-    flips = {
+    flips = _flips(once)
+    flipped = {m for m, ref in enumerate(matrices) if ref.number in flips}
+    for m in flipped:
+        matrices[m] = flips[matrices[m].number]
+    return flipped
+
+
+def _flips(once: Once) -> dict[int, OnceRef]:
+    """W by the number of t(W)."""
+    return {
         call[3][0]: call[1][0]
         for call in once.calls
         if getattr(call[0], "__name__", "") in ("t", "t.default")
         and isinstance(call[1][0], OnceRef)
     }
-    flipped = {m for m, ref in enumerate(matrices) if ref.number in flips}
-    for m in flipped:
-        matrices[m] = flips[matrices[m].number]
-    return flipped
 
 
 def _needed_calls(once: Once, wanted: list[OnceRef]) -> list[Call]:

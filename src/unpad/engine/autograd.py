@@ -52,7 +52,7 @@ def run(
     """[output [T, O], final states [B, w]..., states at every token [T, w]...], differentiable."""
     tensors = (x, *initial, *matrices, *terms)
     if torch.is_grad_enabled() and any([t.requires_grad for t in tensors]):  # noqa: C419 - quicker
-        return list(_Function.apply(call, *tensors))  # type: ignore[no-untyped-call]
+        return list(_apply(call, *tensors))
     return _forward(call, wanted(call, (False,) * len(tensors)), tensors)[0]
 
 
@@ -124,6 +124,12 @@ class _Function(torch.autograd.Function):
         if torch.is_grad_enabled():
             return (None, *_replay(call, tuple(tensors), grads, ctx.needs_input_grad[1:]))
         return (None, *_backward(call, ctx.programs, tensors, kept, grads))
+
+
+# torch's own `apply` first looks through every argument for the wrappers of torch.func, a twentieth
+# of a step at batch 1; none comes here (`choose`).
+_above: Any = super(torch.autograd.Function, _Function)
+_apply: Callable[..., tuple[Tensor, ...]] = _above.apply
 
 
 def _backward(

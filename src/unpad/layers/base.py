@@ -237,7 +237,8 @@ class Layers(nn.Module, Generic[State]):
         )
         check_like("input", batch.values, weight)
         states = self._initial_states(hx, batch)
-        values, finals = batch.values, list[tuple[Tensor, ...]]()
+        values = batch.values
+        finals: list[tuple[Tensor, ...]] = []
         directions = len(self._suffixes())
         for layer in range(self.num_layers):
             if layer and self.dropout:
