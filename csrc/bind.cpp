@@ -257,6 +257,16 @@ NB_MODULE(_native, m) {
             return peak;
         },
         nb::arg("threads"), nb::arg("wide"));
+    m.def(
+        "draw_mask",
+        [](int64_t seed, int64_t keep, const Integers& rows, int64_t width, bool wide, int threads,
+           int64_t out) {
+            const nb::gil_scoped_release release;
+            unpad_draw_mask(seed, keep, rows.data(), static_cast<int64_t>(rows.size()), width, wide,
+                            threads, at(out));
+        },
+        nb::arg("seed"), nb::arg("keep"), nb::arg("rows"), nb::arg("width"), nb::arg("wide"),
+        nb::arg("threads"), nb::arg("out"));
     m.def("limit_threads", &unpad_limit_threads, nb::arg("n"));
     m.def("trim", &unpad_trim);
     m.def("idle_bytes", &unpad_idle_bytes);

@@ -7,6 +7,7 @@
 
 #include "call.h"
 #include "isa.h"
+#include "masks.h"
 #include "pool.h"
 #include "stepper.h"
 #include "threads.h"
@@ -141,6 +142,11 @@ int64_t unpad_trim(void) {
 }
 int64_t unpad_idle_bytes(void) {
     return static_cast<int64_t>(unpad::idle_bytes());
+}
+
+void unpad_draw_mask(int64_t seed, int64_t keep, const int64_t* rows, int64_t n_rows, int64_t width,
+                     int wide, int threads, void* out) {
+    unpad::draw_mask({seed, keep, rows, n_rows, width}, wide != 0, threads, out);
 }
 
 int unpad_limit_threads(int n) {

@@ -69,6 +69,12 @@ void unpad_release(void* data, int64_t size); /* `size` as acquire gave it */
 int64_t unpad_trim(void);                     /* frees idle memory; returns its bytes */
 int64_t unpad_idle_bytes(void);
 
+/* Masks of ones and zeros: row i of out[n_rows, width] is drawn from the seed for row rows[i]; a
+   one has the probability keep / 2^32, for keep from 0 to 2^32. The numbers depend on nothing else
+   (csrc/philox.h). wide: 0 float32, 1 float64. */
+void unpad_draw_mask(int64_t seed, int64_t keep, const int64_t* rows, int64_t n_rows, int64_t width,
+                     int wide, int threads, void* out);
+
 /* The most threads (at least 1) of OpenMP regions that the calling thread opens from now on, in
    this library or another of its runtime; returns what it was. */
 int unpad_limit_threads(int n);

@@ -104,6 +104,10 @@ struct Kernels {
     // total[j] = sum over i of parts[i * stride + j], in order of i.
     void (*add_parts)(const T* parts, int64_t n_parts, int64_t stride, int64_t n, T* total);
 
+    // Rows of a mask (philox.h): 1 where a number from the seed is below `limit`, else 0.
+    void (*mask)(uint64_t seed, uint32_t limit, const int64_t* rows, int64_t n_rows, int64_t width,
+                 T* out);
+
     // Asks for the next n lines of `ahead`, into the second-level cache.
     void (*fetch)(Ahead& ahead, int64_t n);
 

@@ -7,6 +7,7 @@
 #include "kernels.h"
 #include "map.h"
 #include "peak.h"
+#include "philox.h"
 
 namespace unpad {
 namespace UNPAD_TIER {
@@ -57,6 +58,7 @@ constexpr Kernels<T> kKernels = {
     outer_panel<T>,
     sum_rows<T>,
     add_parts<T>,
+    mask_rows<T>,
     fetch,
     kChains * kLanes<T>,
     multiply_adds<T>,

@@ -136,14 +136,16 @@ def _run(
         terms = [t.float() for t in terms]
     native = name != "torch" and _native_takes(x, name)
     fast, step = memory == "fast", compiled.step
+    allocate = _native_allocate if native else _torch_allocate
+    noises = [randomness.drawn(noise, x, offsets, allocate) for noise in step.noises if fast]
     call = autograd.Call(
         compiled=compiled,
         run_pass=_native_pass if native else _torch_pass,
-        allocate=_native_allocate if native else _torch_allocate,
+        allocate=allocate,
         offsets=offsets,
         reverse=reverse,
         return_states=return_states,
-        noises=[randomness.drawn(noise, x, offsets) for noise in step.noises] if fast else [],
+        noises=noises,
         precision="bfloat16" if rounded else "float32",
     )
     x = _unit_columns(_formed(x, (x.shape[0], step.x_width), x.dtype))

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from unpad.engine import autograd
 from unpad.engine.randomness import compact, compact_bytes, drawn, rows
-from unpad.engine.stretches import Stretch, Stretches, Workspace
+from unpad.engine.stretches import Alloc, Stretch, Stretches, Workspace
 from unpad.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -65,7 +65,8 @@ def run(
         steps = choose_steps(memory, call.offsets.diff(), _sizes(call, programs, x))
         if steps:
             return list(_Function.apply(_Lean(call, programs.needs, steps), *tensors))  # type: ignore[no-untyped-call]
-    noises = [drawn(noise, x, call.offsets) for noise in call.compiled.step.noises]
+    step = call.compiled.step
+    noises = [drawn(noise, x, call.offsets, call.allocate) for noise in step.noises]
     return autograd.run(replace(call, noises=noises), x, initial, matrices, terms)
 
 
@@ -172,24 +173,25 @@ class _Lean:
         """The call for one stretch and its tensors, with the very noises that it had before."""
         work.give_back()
         x = stretch.tokens_of(tensors[0], work)
-        call = replace(self.noisy(stretch, noises, x.dtype), allocate=work)
-        return call, (x, *before, *tensors[1 + len(before) :])
+        return self.noisy(stretch, noises, x, work), (x, *before, *tensors[1 + len(before) :])
 
     def noisy(
-        self, stretch: Stretch, noises: Sequence[Tensor], dtype: torch.dtype
+        self, stretch: Stretch, noises: Sequence[Tensor], x: Tensor, allocate: Alloc
     ) -> autograd.Call:
-        """The call for one stretch, with its noises."""
+        """The call for one stretch, with its noises, in memory from ``allocate``."""
         pairs = zip(self.call.compiled.step.noises, noises, strict=True)
         return replace(
             self.call,
             offsets=stretch.offsets,
-            noises=[rows(noise, kept, stretch, dtype) for noise, kept in pairs],
+            noises=[rows(noise, kept, stretch, x, allocate) for noise, kept in pairs],
+            allocate=allocate,
         )
 
     def whole(self, x: Tensor, noises: Sequence[Tensor]) -> autograd.Call:
         """The call for the whole batch."""
         stretch = replace(self, steps=len(x)).cut(x).at(0)
-        return replace(self.noisy(stretch, noises, x.dtype), offsets=self.call.offsets)
+        call = self.noisy(stretch, noises, x, self.call.allocate)
+        return replace(call, offsets=self.call.offsets)
 
 
 class _Function(torch.autograd.Function):

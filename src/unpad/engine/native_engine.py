@@ -133,6 +133,21 @@ def empty(rows: int, cols: int, dtype: torch.dtype) -> Tensor:
     return _native.empty(rows, cols, dtype == torch.float64)
 
 
+def draws(out: Tensor) -> bool:
+    """Whether `draw_mask` fills this tensor."""
+    return available() and out.is_cpu and out.dtype in _DTYPES and out.is_contiguous()
+
+
+def draw_mask(seed: int, keep: int, rows: Tensor, out: Tensor) -> None:
+    """Fill out [t, width] with the rows of a mask, which int64 [t] numbers.
+
+    ``keep`` of 2^32 numbers are ones; ``randomness`` says which.
+    """
+    wide, threads = out.dtype is torch.float64, torch.get_num_threads()
+    numbers = rows.contiguous().numpy()
+    _native.draw_mask(seed, keep, numbers, out.shape[1], wide, threads, out.data_ptr())
+
+
 def encode(pass_: Pass) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """Encode a pass as (int64 array, float64 constants) for the C++ core.
 

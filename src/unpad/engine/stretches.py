@@ -45,6 +45,12 @@ class Stretch:
         rows = allocate(len(self.tokens), values.shape[1], values)
         return torch.index_select(values, 0, self.tokens, out=rows)
 
+    def token_numbers(self) -> Tensor:
+        """Return where its tokens stand in the batch, int64 [t]."""
+        if isinstance(self.tokens, slice):
+            return torch.arange(self.tokens.start, self.tokens.stop, device=self.sequences.device)
+        return self.tokens
+
     def set_tokens(self, values: Tensor, rows: Tensor) -> None:
         """Write the stretch's rows of values [T, width]."""
         if isinstance(self.tokens, slice):
