@@ -138,9 +138,14 @@ def _section(question: str) -> str:
     lines = [[form(row) for form in columns.values()] for row in data["rows"]]
     parts = [words, table(list(columns), lines)]
     if data.get("memory"):
-        peaks = [[r["lengths"], r["rival"], f"{r['peak MB']:.1f}"] for r in data["memory"]]
-        parts.append(table(["lengths", "", "peak MB above the import"], peaks))
+        header = ["lengths", "", "peak MB above the import", "code MB", "the rest MB"]
+        parts.append(table(header, [_peak(row) for row in data["memory"]]))
     return "\n".join([*parts, f"{place(data['machine'])}\n"])
+
+
+def _peak(row: Row) -> list[str]:
+    peak, code = row["peak MB"], row["code MB"]
+    return [row["lengths"], row["rival"], *(f"{mb:.1f}" for mb in (peak, code, peak - code))]
 
 
 def _memory() -> str:
@@ -200,9 +205,10 @@ How the figures are made:
   padded steps over the number of tokens: what a machine that is as fast on pads as on tokens would
   gain from leaving them out. The loop gain is the rest. On equal lengths the padding gain is 1, and
   torch's LSTM kernel is as near to the machine's limit there as ours is meant to be.
-- A peer from another framework runs in an environment and a process of its own, takes its turn in
-  the same run and times its own call; a pause around each call lets the other's threads go to
-  sleep.
+- A peer from another framework runs in an environment and a process of its own, takes its turns in
+  the same run and times its own calls. Where such peers are, a turn of any rival is 0.1 seconds of
+  calls in a row, of which the median counts, and a pause around each turn lets the other's threads
+  go to sleep.
 - The share of peak is what the products alone need, on useful tokens, at the multiply-add peak that
   `unpad.machine_peak` measures in registers right after the row, over the time taken.
 - The foreign load is the share of all cores that other processes used meanwhile; a row with more

@@ -1,22 +1,22 @@
 """How fast do other frameworks train the same cells, each from an environment of its own?
 
-Two jobs, on equal lengths and on lengths uniform from 10 to 100 (one forward and backward):
+Three jobs, on equal lengths and on lengths uniform from 10 to 100 (one forward and backward):
 
 - three tanh layers of 128, 64 inputs, batch 32: TensorFlow's dynamic_rnn and static_rnn, Keras
-  padded with a mask and ragged, jax.lax.scan, torch padded and packed; and the peak memory of each
-  above its import, in a process by itself;
-- a LayerNorm LSTM of 128: jax.lax.scan, jitted, and the same with the product with the input taken
-  out of the scan by hand. (It is chaotic: errors are medians of root-mean-square ones.)
+  padded with a mask and ragged, jax.lax.scan, torch padded and packed (and as the job "memory", the
+  peak of each above its import, in a process by itself);
+- a LayerNorm LSTM of 128 (chaotic: errors are medians of root-mean-square ones), and
+- the README's minimal GRU of 128, as a user's own cell: jax.lax.scan, jitted, the same with what
+  depends on the input alone taken out of the scan by hand, and an eager loop in torch.
 
 `make bench-peers` installs the peers; one that is not there is left out, with the reason. Peers
-take their turn in processes of their own, which time themselves, with a pause around each call.
+take their turns in processes of their own, which time themselves, with a pause around each turn.
 """
 
 from __future__ import annotations
 
 import contextlib
 import itertools
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -26,14 +26,15 @@ from measure import (
     alternate,
     arguments,
     gains,
-    milliseconds,
     relative_error,
     rms_error,
     save,
     start,
 )
-from peer import SETTLE, Peer, PeerError
+from peer import Peer, PeerError, turn
+from readme_cell import MinimalGRU
 from torch.nn.utils.rnn import pad_sequence
+from train_custom_cell import eager
 
 import unpad
 from unpad.bench import Rivals, Task, draw, padding_gain
@@ -47,9 +48,9 @@ TANH_PEERS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "Keras ragged": ("tensorflow", "tensorflow_rnn", {"way": "keras_ragged"}),
     "jax scan": ("jax", "jax_scan", {"cell": "RNN", "hoisted": True}),
 }
-NORM_PEERS: dict[str, tuple[str, str, dict[str, Any]]] = {
-    "jax scan": ("jax", "jax_scan", {"cell": "LayerNorm LSTM", "hoisted": False}),
-    "jax by hand": ("jax", "jax_scan", {"cell": "LayerNorm LSTM", "hoisted": True}),
+SCANS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "jax scan": ("jax", "jax_scan", {"hoisted": False}),
+    "jax by hand": ("jax", "jax_scan", {"hoisted": True}),
 }
 
 
@@ -76,44 +77,62 @@ class Tanh:
         return {"x": x, **dict(zip(dict(self.weights.named_parameters()), rest, strict=True))}
 
 
-class Norm(Tanh):
-    """A LayerNorm LSTM; torch has no layer of it."""
+class Custom(Tanh):
+    """A cell that torch has no layer of."""
+
+    cell: Callable[..., unpad.Cell]
 
     def __init__(self, width: int, features: int, lengths: list[int]) -> None:
         torch.manual_seed(0)
         self.lengths = lengths
-        self.weights = unpad.nn.LayerNormLSTMCell(features, width)
+        self.weights = self.cell(features, width)
         self.layer = unpad.nn.Recurrent(self.weights)
         self.sequences = [torch.randn(n, features) for n in lengths]
         self.pull = [torch.randn(n, width) for n in lengths]
         self.ragged = unpad.Ragged.from_list(self.sequences).requires_grad_()
         self.ragged_pull = torch.cat(self.pull)
-        self.own = {"unpad": lambda: self.train(self.ragged, self.ragged_pull)}
+        self.padded = pad_sequence(self.sequences).requires_grad_()
+        self.padded_pull = pad_sequence(self.pull)
+        self.own = {"unpad": self.train, "eager loop": self.loop}
 
     def found(self) -> dict[str, Gradients]:
-        return {"unpad": self.named(self.own["unpad"]())}
+        return {way: self.named(run()) for way, run in self.own.items()}
 
-    def train(self, x: unpad.Ragged, pull: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        output, _ = self.layer(x)
-        return torch.autograd.grad(output.values, (x.values, *self.weights.parameters()), pull)
+    def train(self) -> tuple[torch.Tensor, ...]:
+        output, _ = self.layer(self.ragged)
+        wanted = (self.ragged.values, *self.weights.parameters())
+        return torch.autograd.grad(output.values, wanted, self.ragged_pull)
+
+    def loop(self) -> tuple[torch.Tensor, ...]:
+        wanted = (self.padded, *self.weights.parameters())
+        return torch.autograd.grad(eager(self.weights, self.padded), wanted, self.padded_pull)
 
     def exact(self) -> Gradients:
         """In float64, by the cell called step by step."""
         cell = self.weights.double()
-        x = pad_sequence(self.sequences).double().requires_grad_()
-        state, outputs = cell.initial_state(len(self.lengths), dtype=x.dtype), []
-        for x_t in x:
-            output, state = cell(x_t, state)
-            outputs.append(output)
-        pull = pad_sequence(self.pull).double()
-        found = torch.autograd.grad(torch.stack(outputs), (x, *cell.parameters()), pull)
+        x = self.padded.detach().double().requires_grad_()
+        wanted = (x, *cell.parameters())
+        found = torch.autograd.grad(eager(cell, x), wanted, self.padded_pull.double())
         cell.float()
         return self.named(found)
+
+
+class Norm(Custom):
+    """A LayerNorm LSTM."""
+
+    cell = unpad.nn.LayerNormLSTMCell
+
+
+class Readme(Custom):
+    """The README's cell."""
+
+    cell = MinimalGRU
 
 
 def compare(
     job: Tanh,
     table: dict[str, tuple[str, str, dict[str, Any]]],
+    cell: str,
     options: Any,
     threads: int,
     error: Callable[..., float],
@@ -125,10 +144,10 @@ def compare(
     arrays = {name: p.detach().numpy() for name, p in job.weights.named_parameters()}
     arrays |= {"x": pad_sequence(job.sequences).numpy(), "pull": pad_sequence(job.pull).numpy()}
     arrays["lengths"] = np.array(job.lengths)
-    shared = {"threads": threads, "layers": 3, "ragged": len(set(job.lengths)) > 1}
+    shared = {"threads": threads, "layers": 3, "ragged": len(set(job.lengths)) > 1, "cell": cell}
     versions: dict[str, str] = {}
     with contextlib.ExitStack() as stack:
-        rivals: dict[str, Callable[[], object]] = {n: _quiet(run) for n, run in job.own.items()}
+        rivals: dict[str, Callable[[], object]] = {n: turn(run) for n, run in job.own.items()}
         for name, (environment, script, own) in table.items():
             if name not in options.peers:
                 continue
@@ -161,18 +180,6 @@ def compare(
         }
 
 
-def _quiet(run: Callable[[], object]) -> Callable[[], object]:
-    """The same pause as a peer in another process has, before and after."""
-
-    def paused() -> object:
-        time.sleep(SETTLE)
-        taken = milliseconds(run)
-        time.sleep(SETTLE)
-        return taken
-
-    return paused
-
-
 def memory(job: Tanh, options: Any, threads: int) -> Iterator[dict[str, Any]]:
     """Peak memory of three training steps above the import, each in a fresh process."""
     arrays = {name: p.detach().numpy() for name, p in job.weights.named_parameters()}
@@ -192,8 +199,9 @@ def memory(job: Tanh, options: Any, threads: int) -> Iterator[dict[str, Any]]:
                 script, {**own, **shared, **how}, given, environment=environment, malloc=False
             ) as peer:
                 for _ in range(3):
-                    peer()
-                yield {"rival": name, "peak MB": peer.peak() / 1e6}
+                    peer.ask("run")
+                peak, code = (count / 1e6 for count in peer.peak())
+                yield {"rival": name, "peak MB": peak, "code MB": code}
         except PeerError as reason:
             print(f"left out, {name}: {reason}", flush=True)
 
@@ -202,10 +210,11 @@ def main() -> None:
     parser = arguments(
         __doc__,
         seconds=10.0,
-        jobs=["tanh", "norm"],
+        pieces=True,
+        jobs=["tanh", "norm", "readme", "memory"],
         spreads=list(SPREADS),
         threads=[1, 2],
-        peers=[*TANH_PEERS, *NORM_PEERS],
+        peers=list({**TANH_PEERS, **SCANS}),
     )
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--features", type=int, default=64)
@@ -214,23 +223,32 @@ def main() -> None:
     start()
     jobs = {
         "tanh": ("3 tanh layers", Tanh, options.features, TANH_PEERS, relative_error),
-        "norm": ("LayerNorm LSTM", Norm, options.width, NORM_PEERS, rms_error),
+        "norm": ("LayerNorm LSTM", Norm, options.width, SCANS, rms_error),
+        "readme": ("minimal GRU", Readme, options.width, SCANS, relative_error),
     }
-    rows, peaks = [], []
+    rows: list[dict[str, Any]] = []
+    peaks: list[dict[str, Any]] = []
     for name, spread in itertools.product(options.jobs, options.spreads):
-        title, make, features, table, error = jobs[name]
-        for threads in options.threads:
-            job = make(options.width, features, draw(spread, options.batch))
-            for row in compare(job, table, options, threads, error):
-                rows.append({"cell": title, "lengths": spread, "width": options.width, **row})
-                print(line(rows[-1]), flush=True)
-        if name == "tanh":
-            job = make(options.width, features, draw(spread, options.batch))
+        lengths = draw(spread, options.batch)
+        if name == "memory":
+            job = Tanh(options.width, options.features, lengths)
             for row in memory(job, options, max(options.threads)):
                 peaks.append({"lengths": spread, **row})
-                print(f"{spread:15} {row['rival']:13} peak {row['peak MB']:8.1f} MB", flush=True)
+                print(
+                    f"{spread:15} {row['rival']:13} peak {row['peak MB']:8.1f} MB, "
+                    f"{row['code MB']:.1f} of it code",
+                    flush=True,
+                )
+            continue
+        title, make, features, table, error = jobs[name]
+        for threads in options.threads:
+            job = make(options.width, features, lengths)
+            for row in compare(job, table, title, options, threads, error):
+                rows.append({"cell": title, "lengths": spread, "width": options.width, **row})
+                print(line(rows[-1]), flush=True)
     if not options.no_save:
-        save("train_peers", rows, memory=peaks)
+        by = ("cell", "lengths", "threads", "peer", "rival")
+        save("train_peers", rows, keep=options.keep, by=by, memory=peaks)
 
 
 def line(row: dict[str, Any]) -> str:
