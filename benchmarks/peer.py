@@ -127,10 +127,9 @@ class Peer:
             with np.load(f"{folder}/out.npz") as file:
                 return dict(file)
 
-    def peak(self) -> tuple[int, int]:
-        """Bytes of memory at its highest, above those after the import; of them, code."""
-        answer = self.ask("peak")
-        return int(answer["bytes"]), int(answer["code"])
+    def peak(self) -> int:
+        """Bytes of memory at its highest, above those after the import."""
+        return int(self.ask("peak")["bytes"])
 
     def ask(self, what: str, **arguments: Any) -> dict[str, Any]:
         """Send a request and wait for its answer."""

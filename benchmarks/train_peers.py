@@ -29,6 +29,7 @@ from measure import (
     relative_error,
     rms_error,
     save,
+    share_of_peak,
     start,
 )
 from peer import Peer, PeerError, turn
@@ -37,7 +38,7 @@ from torch.nn.utils.rnn import pad_sequence
 from train_custom_cell import eager
 
 import unpad
-from unpad.bench import Rivals, Task, draw, padding_gain
+from unpad.bench import Rivals, Task, draw, operations, padding_gain
 
 Gradients = dict[str, torch.Tensor]
 SPREADS = ("equal 100", "uniform 10-100")
@@ -62,6 +63,7 @@ class Tanh:
         self.lengths, self.weights = lengths, self.rivals.torch
         self.own = self.rivals.calls()
         self.sequences, self.pull = self.rivals.sequences, self.rivals.pull
+        self.operations = self.rivals.task.operations(sum(lengths))
 
     def exact(self) -> Gradients:
         return self.named(self.rivals.exact())
@@ -76,15 +78,24 @@ class Tanh:
             x = pad_sequence(list(x.split(self.lengths)))
         return {"x": x, **dict(zip(dict(self.weights.named_parameters()), rest, strict=True))}
 
+    def arrays(self) -> dict[str, np.ndarray]:
+        """What a peer is given: the data padded, and the parameters."""
+        x, pull = (pad_sequence(rows).numpy() for rows in (self.sequences, self.pull))
+        parameters = {name: p.detach().numpy() for name, p in self.weights.named_parameters()}
+        return {"x": x, "pull": pull, "lengths": np.array(self.lengths), **parameters}
+
 
 class Custom(Tanh):
     """A cell that torch has no layer of."""
 
     cell: Callable[..., unpad.Cell]
+    products: int
+    """As many with the input and with the state, as an LSTM makes four."""
 
     def __init__(self, width: int, features: int, lengths: list[int]) -> None:
         torch.manual_seed(0)
         self.lengths = lengths
+        self.operations = operations(self.products, features, width) * sum(lengths)
         self.weights = self.cell(features, width)
         self.layer = unpad.nn.Recurrent(self.weights)
         self.sequences = [torch.randn(n, features) for n in lengths]
@@ -120,13 +131,13 @@ class Custom(Tanh):
 class Norm(Custom):
     """A LayerNorm LSTM."""
 
-    cell = unpad.nn.LayerNormLSTMCell
+    cell, products = unpad.nn.LayerNormLSTMCell, 4
 
 
 class Readme(Custom):
     """The README's cell."""
 
-    cell = MinimalGRU
+    cell, products = MinimalGRU, 2
 
 
 def compare(
@@ -141,9 +152,7 @@ def compare(
     torch.set_num_threads(threads)
     exact = job.exact()
     found = job.found()
-    arrays = {name: p.detach().numpy() for name, p in job.weights.named_parameters()}
-    arrays |= {"x": pad_sequence(job.sequences).numpy(), "pull": pad_sequence(job.pull).numpy()}
-    arrays["lengths"] = np.array(job.lengths)
+    arrays = job.arrays()
     shared = {"threads": threads, "layers": 3, "ragged": len(set(job.lengths)) > 1, "cell": cell}
     versions: dict[str, str] = {}
     with contextlib.ExitStack() as stack:
@@ -161,6 +170,7 @@ def compare(
             versions[name], rivals[name] = peer.version, peer
             found[name] = {key: torch.from_numpy(value) for key, value in results.items()}
         times, foreign = alternate(rivals, seconds=options.seconds, least=5)
+    share = share_of_peak(job.operations, times["unpad"].median, threads)
     errors = {
         name: error([gradients[key] for key in exact], exact.values())
         for name, gradients in found.items()
@@ -174,36 +184,39 @@ def compare(
             "tokens": sum(job.lengths),
             "unpad": times["unpad"],
             "theirs": times[name],
+            "share of peak": share,
             "error": errors["unpad"],
             "peer error": errors[name],
             "foreign load": foreign,
         }
 
 
-def memory(job: Tanh, options: Any, threads: int) -> Iterator[dict[str, Any]]:
-    """Peak memory of three training steps above the import, each in a fresh process."""
-    arrays = {name: p.detach().numpy() for name, p in job.weights.named_parameters()}
-    arrays |= {"x": pad_sequence(job.sequences).numpy(), "pull": pad_sequence(job.pull).numpy()}
-    arrays["lengths"] = np.array(job.lengths)
-    task = job.rivals.task
-    shared = {"threads": threads, "layers": 3, "ragged": len(set(job.lengths)) > 1}
-    ways = {name: (None, "layers", {"way": name}) for name in ("unpad", "padded", "packed")}
-    own = {"cell": "RNN", "width": task.width, "features": task.features, "lengths": job.lengths}
-    for name, (environment, script, how) in {**ways, **TANH_PEERS}.items():
-        if name not in {*ways, *options.peers}:
-            continue
-        given = arrays if environment else {}
-        # Default malloc: kept memory would be charged to whoever asked for it last.
-        try:
-            with Peer(
-                script, {**own, **shared, **how}, given, environment=environment, malloc=False
-            ) as peer:
-                for _ in range(3):
-                    peer.ask("run")
-                peak, code = (count / 1e6 for count in peer.peak())
-                yield {"rival": name, "peak MB": peak, "code MB": code}
-        except PeerError as reason:
-            print(f"left out, {name}: {reason}", flush=True)
+def memory(options: Any, lengths: list[int]) -> Iterator[dict[str, Any]]:
+    """Peak memory of three training steps above the import, each in a fresh process.
+
+    Beside it that of one token alone: what a framework sets up at its first step, whatever the
+    batch.
+    """
+    for name in ("unpad", "padded", "packed", *TANH_PEERS):
+        if name in {"unpad", "padded", "packed", *options.peers}:
+            try:
+                peaks = [_peak(name, options, batch) for batch in (lengths, [1])]
+                yield {"rival": name, "peak MB": peaks[0], "one token MB": peaks[1]}
+            except PeerError as reason:
+                print(f"left out, {name}: {reason}", flush=True)
+
+
+def _peak(name: str, options: Any, lengths: list[int]) -> float:
+    job = Tanh(options.width, options.features, lengths)
+    environment, script, how = TANH_PEERS.get(name, (None, "layers", {"way": name}))
+    task = {"cell": "RNN", "width": options.width, "features": options.features, "layers": 3}
+    own = {"lengths": lengths, "ragged": len(set(lengths)) > 1, "threads": max(options.threads)}
+    given = job.arrays() if environment else {}
+    # Default malloc: kept memory would be charged to whoever asked for it last.
+    with Peer(script, {**task, **own, **how}, given, environment=environment, malloc=False) as peer:
+        for _ in range(3):
+            peer.ask("run")
+        return peer.peak() / 1e6
 
 
 def main() -> None:
@@ -231,12 +244,11 @@ def main() -> None:
     for name, spread in itertools.product(options.jobs, options.spreads):
         lengths = draw(spread, options.batch)
         if name == "memory":
-            job = Tanh(options.width, options.features, lengths)
-            for row in memory(job, options, max(options.threads)):
+            for row in memory(options, lengths):
                 peaks.append({"lengths": spread, **row})
                 print(
                     f"{spread:15} {row['rival']:13} peak {row['peak MB']:8.1f} MB, "
-                    f"{row['code MB']:.1f} of it code",
+                    f"one token's {row['one token MB']:8.1f}",
                     flush=True,
                 )
             continue
@@ -255,7 +267,8 @@ def line(row: dict[str, Any]) -> str:
     return (
         f"{row['cell']:15}{row['lengths']:15}{row['threads']:2} thr | unpad "
         f"{row['unpad'].median:8.2f} {row['peer']:13}{row['theirs'].median:9.2f} ms "
-        f"{row['ratio']:6.2f}x | {row['padding gain']:5.2f}x{row['loop gain']:6.2f}x | "
+        f"{row['ratio']:6.2f}x {row['share of peak']:4.0%} | "
+        f"{row['padding gain']:5.2f}x{row['loop gain']:6.2f}x | "
         f"{row['error']:.1e} {row['peer error']:.1e} | {row['foreign load']:3.0%}"
     )
 

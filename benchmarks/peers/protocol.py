@@ -7,7 +7,7 @@ libraries print goes to standard error. Only NumPy is needed; `../peer.py` is th
     {"do": "run"}                                       {"milliseconds": 1.5}
     {"do": "loop", "seconds": 2}                        {"milliseconds": 1.5} (the median)
     {"do": "results", "arrays": "out.npz"}              {}
-    {"do": "peak"}                                      {"bytes": 1000000, "code": 300000}
+    {"do": "peak"}                                      {"bytes": 1000000}
 
 An answer with "error" says what went wrong instead.
 """
@@ -58,7 +58,7 @@ class _Server:
         self._version, self._build = version, build
         with contextlib.suppress(OSError):  # the peak starts anew here, after the import
             Path("/proc/self/clear_refs").write_text("5")
-        self._before = {field: _resident(field) for field in ("VmRSS", "RssFile")}
+        self._before = _resident("VmRSS")
 
     def build(self, job: dict[str, Any], arrays: str) -> dict[str, Any]:
         with np.load(arrays) as file:
@@ -82,15 +82,11 @@ class _Server:
         return {}
 
     def peak(self) -> dict[str, int]:
-        """Above what the import left: all of it, and the libraries' pages, which stay."""
-        return {
-            "bytes": _resident("VmHWM") - self._before["VmRSS"],
-            "code": _resident("RssFile") - self._before["RssFile"],
-        }
+        return {"bytes": _resident("VmHWM") - self._before}
 
 
 def _resident(field: str) -> int:
     for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(f"{field}:"):
+        if line.startswith(field):
             return 1024 * int(line.split()[1])
     raise OSError(f"/proc/self/status has no {field}")
