@@ -3,48 +3,20 @@
 Forward and backward over one sequence of 100 tokens, H = 64: RNN against a NumPy loop and against
 torch.nn, LSTM and GRU against torch.nn. The NumPy loop runs in a process of its own, without the
 OPENBLAS_* variables that may hold it to slow kernels, both as one writes it and with every product
-that needs no loop taken out of it. A rival's turn is as many calls as fit in 50 ms, after a pause,
+that needs no loop taken out of it. A rival's turn is as many calls as fit in 100 ms, after a pause,
 and counts with its median; each runs with the number of threads that suits it best.
 """
 
 from __future__ import annotations
 
-import statistics
-import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from measure import Milliseconds, alternate, arguments, milliseconds, relative_error, save, start
-from peer import SETTLE, Peer
+from measure import alternate, arguments, relative_error, save, start
+from peer import Peer, turn
 
 from unpad.bench import Rivals, Task, share_of_peak
-
-TURN = 0.05  # seconds of calls in a row
-
-
-def turn(run: Callable[[], object], threads: int) -> Callable[[], Milliseconds]:
-    """A turn of many calls, as `Peer` has it: a call takes so little that the turn itself shows."""
-
-    def median() -> Milliseconds:
-        torch.set_num_threads(threads)
-        time.sleep(SETTLE)
-        end, taken = time.perf_counter() + TURN, [milliseconds(run)]
-        while time.perf_counter() < end:
-            taken.append(milliseconds(run))
-        return Milliseconds(statistics.median(taken))
-
-    return median
-
-
-def turn_of(peer: Peer) -> Callable[[], Milliseconds]:
-    """The same in the peer's process."""
-
-    def median() -> Milliseconds:
-        time.sleep(SETTLE)
-        return Milliseconds(peer.ask("loop", seconds=TURN)["milliseconds"])
-
-    return median
 
 
 def numpy_peer(rivals: Rivals, hoisted: bool) -> Peer:
@@ -60,7 +32,7 @@ def measure(cell: str, options: Any) -> list[dict[str, Any]]:
     exact = rivals.exact()
     errors = {way: relative_error(rivals.gradients(way), exact) for way in ("unpad", "padded")}
     calls: dict[str, Callable[[], object]] = {
-        f"{name}, {threads} threads": turn(run, threads)
+        f"{name}, {threads} threads": turn(run, threads=threads)
         for name, run in (("unpad", rivals.run_ours), ("torch", rivals.run_padded))
         for threads in options.threads
     }
@@ -71,9 +43,7 @@ def measure(cell: str, options: Any) -> list[dict[str, Any]]:
     for name, peer in peers.items():
         found = peer.results()
         errors[name] = relative_error([torch.from_numpy(found[key]) for key in names], exact)
-    times, foreign = alternate(
-        {**calls, **{name: turn_of(peer) for name, peer in peers.items()}}, seconds=options.seconds
-    )
+    times, foreign = alternate({**calls, **peers}, seconds=options.seconds)
     for peer in peers.values():
         peer.close()
     best = {

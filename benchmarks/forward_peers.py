@@ -11,24 +11,21 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import time
 from typing import TYPE_CHECKING, Any
 
 import torch
 from measure import (
-    Milliseconds,
     alternate,
     arguments,
     gains,
     heading,
-    milliseconds,
     relative_error,
     save,
     share_of_peak,
     start,
     table_line,
 )
-from peer import SETTLE, Peer, PeerError
+from peer import Peer, PeerError, turn
 
 from unpad.bench import CELLS, Rivals, Task, draw, padding_gain
 
@@ -44,16 +41,6 @@ def final(result: tuple[Any, Any]) -> Tensor:
     """h after each sequence, [B, H], of what a layer gives."""
     states = result[1]
     return (states[0] if isinstance(states, tuple) else states)[0]
-
-
-def quiet(run: Callable[[], object]) -> Callable[[], Milliseconds]:
-    """The pause that a peer in another process has."""
-
-    def paused() -> Milliseconds:
-        time.sleep(SETTLE)
-        return milliseconds(run)
-
-    return paused
 
 
 def measure(cell: str, width: int, batch: int, threads: int, seconds: float) -> dict[str, Any]:
@@ -73,7 +60,7 @@ def measure(cell: str, width: int, batch: int, threads: int, seconds: float) -> 
     rivals.torch.float()
     version = ""
     with contextlib.ExitStack() as stack:
-        timed: dict[str, Callable[[], object]] = {name: quiet(run) for name, run in calls.items()}
+        timed: dict[str, Callable[[], object]] = {name: turn(run) for name, run in calls.items()}
         try:
             job = {"cell": cell, "threads": threads}
             peer = stack.enter_context(
@@ -104,7 +91,7 @@ def measure(cell: str, width: int, batch: int, threads: int, seconds: float) -> 
 
 def main() -> None:
     parser = arguments(
-        __doc__, seconds=3.0, cells=list(CELLS), batches=[1, 32, 128], threads=[1, 2]
+        __doc__, seconds=3.0, pieces=True, cells=list(CELLS), batches=[1, 32, 128], threads=[1, 2]
     )
     parser.add_argument("--width", type=int, default=128)
     options = parser.parse_args()
@@ -118,7 +105,7 @@ def main() -> None:
             rows.append(measure(cell, options.width, batch, threads, options.seconds))
             print(f"{cell:5}{table_line(rows[-1], RIVALS)}", flush=True)
     if not options.no_save:
-        save("forward_peers", rows)
+        save("forward_peers", rows, keep=options.keep, by=("cell", "batch", "threads"))
 
 
 if __name__ == "__main__":

@@ -43,16 +43,28 @@ __all__ = [
     "tuned_malloc",
 ]
 
+Row = dict[str, Any]
 RESULTS = Path(__file__).parent / "results"
+# Rows of one table are of one of each.
+LASTING = ("processor", "cores", "engine", "unpad", "torch", "malloc")
 
 
-def arguments(description: str, *, seconds: float, **lists: list[Any]) -> argparse.ArgumentParser:
-    """The command line that benchmarks have alike: lists of values, seconds a row, no saving."""
+def arguments(
+    description: str, *, seconds: float, pieces: bool = False, **lists: list[Any]
+) -> argparse.ArgumentParser:
+    """The command line that benchmarks have alike: lists of values, seconds a row, no saving.
+
+    `pieces` adds the option for a long table that is measured in pieces, for `save`.
+    """
     parser = argparse.ArgumentParser(description=description.splitlines()[0])
     for name, values in lists.items():
         parser.add_argument(f"--{name}", nargs="+", default=values, type=type(values[0]))
     parser.add_argument("--seconds", type=float, default=seconds, help="per row")
     parser.add_argument("--no-save", action="store_true", help="print only")
+    if pieces:
+        parser.add_argument(
+            "--keep", action="store_true", help="keep the saved rows that are not measured now"
+        )
     return parser
 
 
@@ -62,14 +74,44 @@ def start() -> None:
     print(place(machine()), flush=True)
 
 
-def save(question: str, rows: list[dict[str, Any]], **also: Any) -> Path:
-    """Write the rows and the machine to results/<question>.json, replacing what was there."""
+def save(
+    question: str,
+    rows: list[Row],
+    *,
+    keep: bool = False,
+    by: tuple[str, ...] = (),
+    **also: Any,
+) -> Path:
+    """Write the rows and the machine to results/<question>.json.
+
+    Args:
+        question: the benchmark's name.
+        rows: what was measured.
+        keep: whether saved rows stay that differ from all new ones in a column of `by`, and lists
+            of `also` likewise: a long table is measured in pieces, on one machine and engine.
+        by: the columns that tell a row from another.
+        also: what else stands beside the rows.
+    """
     path = RESULTS / f"{question}.json"
     RESULTS.mkdir(exist_ok=True)
     data = {"machine": machine(), **also, "rows": rows}
+    if keep and path.exists():
+        saved = json.loads(path.read_text())
+        changed = [k for k in LASTING if saved["machine"][k] != data["machine"][k]]
+        if changed:
+            raise SystemExit(f"{path.name} is of another {', '.join(changed)}: leave out --keep")
+        for name, new in data.items():
+            if isinstance(new, list):
+                data[name] = _merged(saved.get(name, []), new, by)
     path.write_text(json.dumps(data, indent=1, default=_plain) + "\n")
     print(f"saved results/{path.name}")
     return path
+
+
+def _merged(saved: list[Row], new: list[Row], by: tuple[str, ...]) -> list[Row]:
+    """New rows in the place of the saved ones that have the same values in `by`, others after."""
+    table = {tuple(row.get(column) for column in by): row for row in [*saved, *new]}
+    return list(table.values())
 
 
 def _plain(value: object) -> object:

@@ -28,7 +28,9 @@ def batches(size: int, real: dict[str, list[int]]) -> dict[str, list[int]]:
 
 
 def main() -> None:
-    parser = arguments(__doc__, seconds=3.0, cells=list(LAYERS), batches=[32, 128], threads=[2])
+    parser = arguments(
+        __doc__, seconds=3.0, pieces=True, cells=list(LAYERS), batches=[32, 128], threads=[2]
+    )
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--lengths", nargs="+", help="only these of the tables' first column")
     options = parser.parse_args()
@@ -46,7 +48,7 @@ def main() -> None:
             rows.append({"lengths": name, **row})
             print(f"{name:33}{cell:5}{table_line(rows[-1], RIVALS)}", flush=True)
     if not options.no_save:
-        save("train_lengths", rows)
+        save("train_lengths", rows, keep=options.keep, by=("lengths", "cell", "batch", "threads"))
 
 
 if __name__ == "__main__":

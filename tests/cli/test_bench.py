@@ -91,6 +91,26 @@ def test_a_disturbed_row_is_marked_and_the_warning_comes_before_the_table(
     assert "(!)" not in bench(capsys, data, *SMALL)[1]
 
 
+def test_the_table_has_its_figures_and_headings_whole_however_long_they_are(
+    data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from unpad.bench import Timing, compare
+
+    taken = {"unpad": 12.5, "padded": 31195.7, "packed": 2379.4}
+    slow = {way: Timing(ms, ms, ms, 3) for way, ms in taken.items()}
+
+    def slowed(task: Any, lengths: list[int], **options: Any) -> dict[str, Any]:
+        figures = {"foreign load": 0.3, "ratio": 190.35, "padding gain": 12.05, "loop gain": 15.8}
+        return compare(task, lengths, **options) | slow | figures
+
+    monkeypatch.setattr("unpad.cli.bench.compare", slowed)
+    code, out, _ = bench(capsys, data, *SMALL)
+    assert code == 0
+    assert "…" not in out
+    for whole in ("LSTM (!)", "12.50", "31196", "2379", "190.3×", "12.05×", "padding", "torch's"):
+        assert whole in out
+
+
 def test_without_data_the_lengths_are_uniform(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = bench(capsys, *SMALL, "--batch-size", 4, "--json")
     found = json.loads(out)

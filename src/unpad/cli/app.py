@@ -20,8 +20,11 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
+    rich_markup_mode="markdown",  # the other modes break a paragraph where its source does
 )
-train = typer.Typer(help="Train a model on a data file.", no_args_is_help=True)
+train = typer.Typer(
+    help="Train a model on a data file.", no_args_is_help=True, rich_markup_mode="markdown"
+)
 app.add_typer(train, name="train")
 train.command("classify")(classify)
 for command in (profile, bench, evaluate, predict):

@@ -179,12 +179,18 @@ def _warn(text: str) -> None:
     out.print(f"[yellow]{text}[/yellow]", highlight=False)
 
 
+def _short(value: float) -> str:
+    """In five characters, from 0.01 up to 99,999: 1.23, 12.34, 123.4, 1234."""
+    decimals = 2 if value < 99.995 else 1 if value < 999.95 else 0
+    return f"{value:.{decimals}f}"
+
+
 def _table(rows: list[dict[str, Any]]) -> Table:
     """As wide as a terminal of 80 columns."""
     table = Table(box=box.SIMPLE, collapse_padding=True, pad_edge=False)
     table.title = "Training step in ms: Unpad, torch.nn padded and packed"
     table.add_column("layer", no_wrap=True)
-    headings = ("unpad", "padded", "packed", "ratio", "padding\ngain", "loop\ngain", "of the\npeak")
+    headings = ("unpad", "padded", "packed", "ratio", "padding\ngain", "loop\ngain", "of\npeak")
     for name in (*headings, "error", "torch's\nerror"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
@@ -193,10 +199,10 @@ def _table(rows: list[dict[str, Any]]) -> Table:
             f"[yellow]{row['cell']} {_MARK}[/yellow]"
             if row["foreign load"] > _DISTURBED
             else row["cell"],
-            *(f"{row[name].median:.2f}" for name in ("unpad", "padded", "packed")),
-            f"[bold]{row['ratio']:.2f}×[/bold]",
-            f"{row['padding gain']:.2f}×",
-            f"{row['loop gain']:.2f}×",
+            *(_short(row[name].median) for name in ("unpad", "padded", "packed")),
+            f"[bold]{_short(row['ratio'])}×[/bold]",
+            f"{_short(row['padding gain'])}×",
+            f"{_short(row['loop gain'])}×",
             "" if math.isnan(share) else f"{share:.0%}",
             f"{row['error']:.0e}",
             f"{row['peer error']:.0e}",
