@@ -243,6 +243,14 @@ def test_a_data_file_that_is_a_link_to_somewhere_else(tmp_path):
     refused(prefix, "outside of the folder")
 
 
+def test_a_link_to_itself(tmp_path):
+    (tmp_path / "m.index").symlink_to("m.index")
+    refused(tmp_path, "m.index")
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "checkpoint").write_text('model_checkpoint_path: "loop/m"\n')
+    refused(tmp_path, str(tmp_path))
+
+
 def test_a_pipe_instead_of_a_file(tmp_path):
     os.mkfifo(tmp_path / "model.h5")
     refused(tmp_path / "model.h5", "no regular file")
@@ -419,7 +427,8 @@ def test_a_graph_that_is_none(saved_model, data, words):
 def test_without_its_packages_checkpoints_are_read_and_the_rest_says_what_to_install(
     package, tmp_path, monkeypatch
 ):
-    monkeypatch.setitem(sys.modules, package, None)
+    for module in (package, f"{package}.torch"):
+        monkeypatch.setitem(sys.modules, module, None)
     model = importers.recognise(importers.read(LSTM))
     if package == "h5py":
         refused(OWN / "keras_bilstm" / "model.h5", "h5py is missing", "pip install 'unpad[tf]'")

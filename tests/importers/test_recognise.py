@@ -196,6 +196,9 @@ def test_one_direction_alone_is_a_layer_that_says_so():
          | lstm("rnn/multi_rnn_cell/cell_1/lstm_cell", 3, 2), "takes 3 features of one that"),
         (lstm("bidirectional_rnn/fw/lstm_cell", 3, 2)
          | lstm("bidirectional_rnn/bw/lstm_cell", 3, 4), "not of the same kinds and sizes"),
+        ({f"stack_bidirectional_rnn/cell_{n}/bidirectional_rnn/{way}/multi_rnn_cell/cell_{n}/{k}": s
+          for n in (0, 1) for way in ("fw", "bw") for k, s in lstm("lstm_cell", 2, 2).items()},
+         "stacks of cells within"),
         ({"rnn/lstm_cell/kernel": (5, 7), "rnn/lstm_cell/bias": (7,)}, "fits no cell"),
         ({"rnn/lstm_cell/kernel": (2, 8), "rnn/lstm_cell/bias": (8,)}, "fits no cell"),
         (lstm("rnn/lstm_cell", 3, 2) | {"rnn/lstm_cell/w_f_diag": (2,)}, "peepholes missing"),

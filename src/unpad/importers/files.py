@@ -48,7 +48,11 @@ def read_range(file: BinaryIO, offset: int, size: int) -> bytearray:
 
 def inside(folder: Path, path: Path) -> Path:
     """The path, which with all links followed lies in the folder."""
-    if not path.resolve().is_relative_to(folder.resolve()):
+    try:
+        within = path.resolve().is_relative_to(folder.resolve())
+    except RuntimeError as error:  # Python before 3.13 says so of links in a circle
+        raise MalformedError(f"{path.name!r} is a link to itself") from error
+    if not within:
         raise MalformedError(
             f"{path.name!r} leads outside of the folder {folder}",
             "copy the files themselves into the folder (cp -L)",

@@ -98,6 +98,8 @@ def layer_of(name: str, cells: list[Claim], target: str | None) -> Layer:
 def _check_numbers(side: list[Claim]) -> None:
     if not side:
         raise MalformedError("cells of one direction alone")
+    if any(None not in (c.place.layer_number, c.place.cell_number) for c in side):
+        raise MalformedError("stacks of cells within stacked directions, which no layer here has")
     numbers = [max(pair, key=abs) for pair in map(_number, side)]
     if len(side) > 1 and min(numbers) < 0:
         remedy = "read the .keras or .h5 file of the whole model"

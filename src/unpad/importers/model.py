@@ -26,12 +26,16 @@ _CELLS = ("RNNCell", "LSTMCell", "GRUCell")
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """A layer of a saved model as Unpad has it.
+    """A layer of a saved model as Unpad has it; see `recognise` for how one comes about.
 
     ``name`` is the saved model's name for it, ``target`` the one it gets; ``kind`` is
     ``"recurrent"``, ``"linear"``, ``"embedding"`` or ``"tensor"``. ``plan`` is what it takes to
     build it, as JSON has it; ``state`` its parameters as a ``state_dict`` has them; ``sources`` the
     variables that they came from; ``notes`` what its user has to know.
+
+    >>> plan = {"in": 5, "out": 3, "bias": False}
+    >>> Layer("dense", "head", "linear", plan, {"weight": torch.zeros(3, 5)}, ()).describe()
+    'Linear(5, 3, bias=False)'
     """
 
     name: str
@@ -49,10 +53,16 @@ class Layer:
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """What was recognised of an artefact, and what was not.
+    """What was recognised of an artefact, and what was not; see `unpad.importers.recognise`.
 
-    ``layers`` by the names they get. ``unrecognised``: the other variables, each with the reason.
-    See `unpad.importers.recognise`.
+    ``path`` is the artefact's; ``layers`` are by the names they get; ``unrecognised`` are the other
+    variables, each with the reason.
+
+    >>> plan = {"in": 5, "out": 3, "bias": False}
+    >>> head = Layer("dense", "head", "linear", plan, {"weight": torch.zeros(3, 5)}, ())
+    >>> model = Model("model.ckpt-20", {"head": head})
+    >>> list(model.state_dict()), model.build()["head"]
+    (['head.weight'], Linear(in_features=5, out_features=3, bias=False))
     """
 
     path: str
@@ -68,7 +78,15 @@ class Model:
         }
 
     def build(self) -> nn.ModuleDict:
-        """Modules with the weights in them, by the names they get; tensors alone are left out."""
+        """Modules with the weights in them, by the names they get; tensors alone are left out.
+
+        A name with dots is a ModuleDict within a ModuleDict. Every parameter wants gradients; a
+        recurrent layer treats sequences of length 0 as `unpad.nn.Recurrent` does. No random number
+        is drawn.
+
+        Raises:
+            ArtefactError: a layer whose module refuses its sizes, or two names within each other.
+        """
         plans = {layer.target: (layer.kind, layer.plan) for layer in self.layers.values()}
         return _assemble(plans, self.state_dict(), self.path)
 
