@@ -36,8 +36,11 @@ def batch(width=3, steps=5):
 @each_cell
 def test_weights_are_made_once_and_a_trace_with_them(name):
     cell, x = CELLS[name](), batch()
-    assert not list(cell.parameters())
+    before = dict(cell.named_parameters())
+    with pytest.raises(ArgumentError, match="build"):
+        cell.variables()
     tf1.dynamic_rnn(cell, x, LENGTHS)
+    assert all(before[name] is value for name, value in cell.named_parameters())
     parameters = {name: value.data_ptr() for name, value in cell.named_parameters()}
     traces = unpad.trace_count()
     assert len(cell.variables()) == len(parameters) > 0
@@ -404,3 +407,85 @@ def test_a_state_dict_makes_the_weights(name):
     other.load_state_dict(cell.state_dict())
     found, _ = tf1.dynamic_rnn(other, x, LENGTHS)
     torch.testing.assert_close(found, wanted, rtol=0, atol=0)
+
+
+@each_cell
+def test_an_optimizer_made_before_the_first_call_trains_every_weight(name):
+    cell, x = CELLS[name](), batch()
+    optimizer = torch.optim.SGD(cell.parameters(), lr=0.1)
+    outputs, _ = tf1.dynamic_rnn(cell, x)
+    before = [value.detach().clone() for value in cell.parameters()]
+    outputs.square().sum().backward()
+    optimizer.step()
+    assert before
+    assert all(not torch.equal(a, b) for a, b in zip(before, cell.parameters(), strict=True))
+
+
+@pytest.mark.parametrize(
+    "lengths",
+    [np.array([1, 2, 3, 4], np.uint64), [1, None, 2, 3], "1234", iter([1, 2, 3, 4]), [1j] * 4],
+    ids=["uint64", "None", "text", "iterator", "complex"],
+)
+def test_odd_lengths_are_taken_or_refused_in_words(lengths):
+    if isinstance(lengths, np.ndarray):
+        tf1.dynamic_rnn(GRU, X, lengths)
+        return
+    with pytest.raises((ArgumentError, ArgumentTypeError), match="sequence_length"):
+        tf1.dynamic_rnn(GRU, X, lengths)
+
+
+def test_a_cell_without_weights_yet_refuses_arrays_in_the_same_words():
+    for run in (
+        lambda: tf1.dynamic_rnn(tf1.GRUCell(4), X.numpy()),
+        lambda: tf1.bidirectional_dynamic_rnn(tf1.GRUCell(4), tf1.GRUCell(4), X.numpy()),
+    ):
+        with pytest.raises(ArgumentTypeError, match="from_numpy"):
+            run()
+
+
+def test_a_zero_state_of_another_dtype_is_refused():
+    with pytest.raises(ArgumentError, match="dtype"):
+        tf1.dynamic_rnn(tf1.LSTMCell(4), X, dtype=torch.float64)
+    with pytest.raises(ArgumentTypeError, match="dtype"):
+        GRU.zero_state(2, "float32")
+
+
+def test_a_cell_of_ones_own_may_have_a_call():
+    class Sum(tf1.RNNCell):
+        state_size = 3
+
+        def call(self, inputs, state):
+            return inputs + state, inputs + state
+
+    x = torch.randn(2, 4, 3)
+    outputs, state = tf1.dynamic_rnn(Sum(), x)
+    torch.testing.assert_close(outputs, x.cumsum(1))
+    torch.testing.assert_close(state, x.sum(1))
+
+
+def test_a_packed_batch_makes_the_weights_too():
+    packed = nn.utils.rnn.pack_sequence([torch.randn(3, 2), torch.randn(1, 2)])
+    outputs, _ = tf1.dynamic_rnn(tf1.GRUCell(4), packed)
+    assert outputs.data.shape == (4, 4)
+
+
+def test_raw_rnn_as_tensorflows_documentation_writes_it():
+    x, lengths = torch.randn(4, 6, 3), torch.tensor([6, 0, 2, 5])
+    for row, length in enumerate(lengths):
+        x[row, length:] = float("nan")
+    array = tf1.TensorArray(dtype=torch.float32, size=6).unstack(x.transpose(0, 1))
+
+    def loop(time, output, state, loop_state):
+        finished = time >= lengths
+        x_t = torch.zeros(4, 3) if bool(finished.all()) else array.read(time)
+        return finished, x_t, GRU.zero_state(4) if output is None else state, output, None
+
+    emitted, state, _ = tf1.raw_rnn(GRU, loop)
+    wanted, final = tf1.dynamic_rnn(GRU, x, lengths)
+    torch.testing.assert_close(emitted.stack().transpose(0, 1), wanted)
+    torch.testing.assert_close(state, final)
+    found = torch.autograd.grad(emitted.stack().sum(), list(GRU.parameters()))
+    for a, b in zip(found, torch.autograd.grad(wanted.sum(), list(GRU.parameters())), strict=True):
+        torch.testing.assert_close(a, b)
+    written = tf1.TensorArray(torch.float32, 2).write(1, x[0, 0]).write(0, x[0, 1])
+    torch.testing.assert_close(written.stack(), x[0, :2].flip(0))

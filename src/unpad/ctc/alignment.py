@@ -65,7 +65,8 @@ def report(rows: Tensor, why: str, unalignable: str) -> None:
         "labels",
         found,
         "labels that some path through the logits spells",
-        'drop these rows, or skip them: unalignable="skip" gives them loss 0 and no gradient',
+        'drop these rows, or skip them (unalignable="skip"; in unpad.tf1.ctc_loss '
+        "ignore_longer_outputs_than_inputs=True): loss 0, no gradient",
     )
 
 

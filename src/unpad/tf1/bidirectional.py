@@ -15,7 +15,7 @@ from unpad.errors import ArgumentError
 from unpad.nest import Nest
 from unpad.tf1.cell import state_like
 from unpad.tf1.nested import part
-from unpad.tf1.rnn import check_form, prepare, stack_steps, unstack_steps
+from unpad.tf1.rnn import check_form, check_same_dtype, prepare, stack_steps, unstack_steps
 
 
 def bidirectional_dynamic_rnn(
@@ -58,6 +58,7 @@ def bidirectional_dynamic_rnn(
     """
     fw, values = prepare(cell_fw, inputs, "cell_fw")
     bw, _ = prepare(cell_bw, inputs, "cell_bw")
+    check_same_dtype(fw, values, dtype)
     outputs, states = functional.bidirectional_dynamic_rnn(
         fw,
         bw,

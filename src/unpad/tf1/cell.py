@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
 
 from unpad.cells import Cell
 from unpad.cells.arguments import check_dtype, check_size
@@ -22,10 +23,12 @@ class RNNCell(Cell):
     """Base of TensorFlow 1's cells.
 
     The weights are made at the first call, when the width of the input is known, by
-    ``build(input_size)`` or by ``load_state_dict``: before the parameters go to an optimizer. From
-    then on they belong to the cell: calling it again, or in another function, adds none. Names,
-    layouts and the order of the columns are TensorFlow's, so that a checkpoint's variables fit as
-    they are.
+    ``build(input_size)`` or by ``load_state_dict``; until then they are parameters without a size,
+    which an optimizer takes. They belong to the cell: calling it again, or in another function,
+    adds none. Names, layouts and the order of the columns are TensorFlow's, so that a checkpoint's
+    variables fit as they are.
+
+    A cell of your own may have a ``call(inputs, state)`` as in TensorFlow, or a ``forward``.
 
     Attributes:
         input_size: features of the input; None before the weights are made.
@@ -53,6 +56,11 @@ class RNNCell(Cell):
             if not isinstance(name, str) or not name:  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise ArgumentTypeError("name", name, "a string, or None", "leave it out")
             self.scope = name
+
+    def _declare(self, *names: str) -> None:
+        """Weights whose sizes are not known yet: an optimizer may have them already."""
+        for name in names:
+            self.register_parameter(name, cast("nn.Parameter", UninitializedParameter()))
 
     def build(self, input_size: int, *, dtype: Any = None, device: Any = None) -> None:
         """Make the weights for inputs of ``input_size`` features; again for the same size: nothing.
@@ -88,8 +96,15 @@ class RNNCell(Cell):
         if self.input_size is None:
             self.build(x.shape[-1], dtype=x.dtype, device=x.device)
 
+    def forward(self, x: Tensor, state: Nest) -> tuple[Tensor, Nest]:
+        """Take x [rows, I] and the state; give the output and the new state, by ``call``."""
+        call = getattr(self, "call", None)
+        return super().forward(x, state) if call is None else call(x, state)
+
     def zero_state(self, batch_size: int, dtype: torch.dtype | None = None) -> Nest:
         """Give zeros [batch_size, features] for each state, in the state's own form."""
+        check_size("batch_size", batch_size, least=0)
+        check_dtype(dtype)
         return self.initial_state(batch_size, dtype=dtype)
 
     def initial_state(
@@ -108,11 +123,24 @@ class RNNCell(Cell):
         """Give the parameters by their TensorFlow names, below the scope of the call.
 
         The names are those of a checkpoint without the scope that the function adds (``rnn/`` or
-        ``bidirectional_rnn/fw/``); before the weights are made there are none.
+        ``bidirectional_rnn/fw/``).
+
+        Raises:
+            ArgumentError: the weights are not made yet.
         """
+        self._check_built()
         own = {name.replace("_kernel", "/kernel"): value for name, value in self._own()}
         own = {name.replace("_bias", "/bias"): value for name, value in own.items()}
         return {f"{self.scope}/{name}": value for name, value in own.items()}
+
+    def _check_built(self) -> None:
+        if any(isinstance(value, UninitializedParameter) for value in self.parameters()):
+            raise ArgumentError(
+                "cell",
+                f"{type(self).__name__} whose weights are not made yet",
+                "a cell that knows the width of its input",
+                "call build(input_size) first",
+            )
 
     def _own(self) -> list[tuple[str, nn.Parameter]]:
         return list(self.named_parameters(recurse=False))
@@ -129,23 +157,28 @@ def state_like(size: Any, state: Nest) -> Nest:
 def make_kernel(
     cell: nn.Module, name: str, rows: int, columns: int, where: dict[str, Any], init: Any = None
 ) -> None:
-    """Give a cell a matrix [rows, columns], from Glorot's uniform distribution over all of it.
+    """Fill a cell's matrix [rows, columns], from Glorot's uniform distribution over all of it.
 
     Source: Glorot and Bengio (2010), equation 16: TensorFlow 1's default.
     """
-    kernel = nn.Parameter(torch.empty(rows, columns, **where))
-    (init or nn.init.xavier_uniform_)(kernel.data)
-    cell.register_parameter(name, kernel)
+    _fill(cell, name, (rows, columns), where, init or nn.init.xavier_uniform_)
 
 
 def make_vector(
     cell: nn.Module, name: str, size: int, where: dict[str, Any], init: Any = None
 ) -> None:
-    """Give a cell a vector [size], of zeros unless ``init`` fills it."""
-    vector = nn.Parameter(torch.zeros(size, **where))
-    if init is not None:
-        init(vector.data)
-    cell.register_parameter(name, vector)
+    """Fill a cell's vector [size], with zeros unless ``init`` does it."""
+    _fill(cell, name, (size,), where, init or nn.init.zeros_)
+
+
+def _fill(
+    cell: nn.Module, name: str, shape: tuple[int, ...], where: dict[str, Any], init: Any
+) -> None:
+    parameter = cell.get_parameter(name)
+    assert isinstance(parameter, UninitializedParameter)
+    parameter.materialize(shape, **where)
+    with torch.no_grad():
+        init(parameter)
 
 
 def check_initializer(argument: str, given: Any) -> Initializer | None:

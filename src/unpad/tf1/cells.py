@@ -17,6 +17,8 @@ from unpad.tf1.activations import activation_of
 from unpad.tf1.cell import RNNCell, check_initializer, make_kernel, make_vector
 from unpad.tf1.state import LSTMStateTuple
 
+_PEEPHOLES = ("w_f_diag", "w_i_diag", "w_o_diag")
+
 
 class BasicRNNCell(RNNCell):
     """The plain recurrent cell::
@@ -53,6 +55,7 @@ class BasicRNNCell(RNNCell):
         super().__init__(name=name, dtype=dtype)
         self.num_units = self.state_size = check_size("num_units", num_units, least=0)
         self.activation = activation_of("activation", "tanh" if activation is None else activation)
+        self._declare("kernel", "bias")
 
     def _make(self, input_size: int, where: dict[str, Any]) -> None:
         make_kernel(self, "kernel", input_size + self.num_units, self.num_units, where)
@@ -113,6 +116,7 @@ class GRUCell(RNNCell):
         self.activation = activation_of("activation", "tanh" if activation is None else activation)
         self.kernel_initializer = check_initializer("kernel_initializer", kernel_initializer)
         self.bias_initializer = check_initializer("bias_initializer", bias_initializer)
+        self._declare("gates_kernel", "gates_bias", "candidate_kernel", "candidate_bias")
 
     def _make(self, input_size: int, where: dict[str, Any]) -> None:
         rows, h = input_size + self.num_units, self.num_units
@@ -213,12 +217,15 @@ class LSTMCell(RNNCell):
         self.output_size = self.num_proj or self.num_units
         sizes = LSTMStateTuple(self.num_units, self.output_size)
         self.state_size = sizes if state_is_tuple else sum(sizes)
+        self._declare("kernel", "bias", *(_PEEPHOLES if use_peepholes else ()))
+        if num_proj is not None:
+            self._declare("projection_kernel")
 
     def _make(self, input_size: int, where: dict[str, Any]) -> None:
         h, init = self.num_units, self.initializer
         make_kernel(self, "kernel", input_size + self.output_size, 4 * h, where, init)
         make_vector(self, "bias", 4 * h, where)
-        for name in ("w_f_diag", "w_i_diag", "w_o_diag") if self.use_peepholes else ():
+        for name in _PEEPHOLES if self.use_peepholes else ():
             make_vector(self, name, h, where, init or _fill_diagonal)
         if self.num_proj is not None:
             make_kernel(self, "projection_kernel", h, self.num_proj, where, init)

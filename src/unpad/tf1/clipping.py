@@ -83,7 +83,7 @@ def global_norm(t_list: Sequence[Any], name: str | None = None) -> Tensor:
 def _values(t_list: Any) -> list[Tensor | None]:
     if not isinstance(t_list, (list, tuple)) or hasattr(t_list, "_fields"):
         raise ArgumentTypeError(
-            "t_list", t_list, "a list of tensors", "wrap one tensor in a list: [tensor]"
+            "t_list", t_list, "a list of tensors", "write list(...), or [tensor] for one"
         )
     values = [
         None if given is None else slices_values(given, f"t_list[{number}]")

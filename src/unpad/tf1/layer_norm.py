@@ -16,6 +16,7 @@ from unpad.tf1.cells import joint
 from unpad.tf1.state import LSTMStateTuple
 
 _EPSILON = 1e-12  # of contrib's layer_norm
+_GATES = ("input", "transform", "forget", "output", "state")
 
 
 class LayerNormBasicLSTMCell(RNNCell):
@@ -84,6 +85,8 @@ class LayerNormBasicLSTMCell(RNNCell):
         self.dropout_keep_prob = check_keep("dropout_keep_prob", dropout_keep_prob)
         self.state_size = LSTMStateTuple(self.num_units, self.num_units)
         self.output_size = self.num_units
+        norms = [f"{gate}_{name}" for gate in _GATES for name in ("gamma", "beta")]
+        self._declare("kernel", *(norms if layer_norm else ["bias"]))
 
     def _make(self, input_size: int, where: dict[str, Any]) -> None:
         h = self.num_units
@@ -91,12 +94,13 @@ class LayerNormBasicLSTMCell(RNNCell):
         if not self.layer_norm:
             make_vector(self, "bias", 4 * h, where)
             return
-        for gate in ("input", "transform", "forget", "output", "state"):
+        for gate in _GATES:
             make_vector(self, f"{gate}_gamma", h, where, lambda v: v.fill_(self.norm_gain))
             make_vector(self, f"{gate}_beta", h, where, lambda v: v.fill_(self.norm_shift))
 
     def variables(self) -> dict[str, nn.Parameter]:
         """Give the parameters by their TensorFlow names; see `RNNCell.variables`."""
+        self._check_built()
         return {
             f"{self.scope}/{name.replace('_', '/')}": value
             for name, value in self.named_parameters()

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from unpad.cells.arguments import check_flag
+from unpad.cells.arguments import check_dtype, check_flag
 from unpad.cells.cell import feature_shape
 from unpad.cells.compose import check_cell
 from unpad.errors import ArgumentError, ArgumentTypeError
@@ -20,18 +20,40 @@ class TensorArray:
     """The steps of a loop, as `raw_rnn` returns them.
 
     Args:
-        steps: tensors of one shape.
+        dtype: of the steps; None: that of the first.
+        size: number of steps that `write` fills; None: as many as are written.
+        options: TensorFlow's others (``clear_after_read``, ``element_shape``, ...): no use here, as
+            a step can be read again and there is no graph.
 
     Source: TensorFlow 1, ``tf.TensorArray``.
 
-    >>> array = TensorArray([torch.zeros(2), torch.ones(2)])
-    >>> array.size(), array.stack().tolist()
-    (2, [[0.0, 0.0], [1.0, 1.0]])
+    >>> array = TensorArray(torch.float32, 2).unstack(torch.tensor([[0.0, 0.0], [1.0, 1.0]]))
+    >>> array.size(), array.read(1).tolist()
+    (2, [1.0, 1.0])
     """
 
-    def __init__(self, steps: list[Tensor], like: Tensor | None = None) -> None:
-        self._steps = list(steps)
-        self._like = like
+    def __init__(
+        self, dtype: torch.dtype | None = None, size: int | None = None, **options: Any
+    ) -> None:
+        check_dtype(dtype)
+        self._steps: list[Tensor | None] = [None] * (size or 0)
+        self._like = torch.zeros(0, dtype=dtype)
+
+    @classmethod
+    def of(cls, steps: list[Tensor], like: Tensor) -> TensorArray:
+        """Return an array of these steps; ``like`` has the shape of one where there is none."""
+        array = cls()
+        array._steps.extend(steps)
+        array._like = like
+        return array
+
+    def write(self, index: int, value: Tensor) -> TensorArray:
+        """Return an array in which step ``index`` is ``value``."""
+        steps = [*self._steps, *[None] * (index + 1 - len(self._steps))]
+        steps[index] = value
+        array = TensorArray()
+        array._steps, array._like = steps, self._like
+        return array
 
     def size(self) -> int:
         """Number of steps."""
@@ -39,14 +61,16 @@ class TensorArray:
 
     def read(self, index: int) -> Tensor:
         """One step; it can be read again."""
-        return self._steps[index]
+        step = self._steps[index]
+        if step is None:
+            raise ArgumentError("index", index, "a step that was written", "write it first")
+        return step
 
     def stack(self) -> Tensor:
         """All steps as one tensor [steps, ...]."""
         if not self._steps:
-            like = torch.zeros(0) if self._like is None else self._like
-            return like.new_zeros((0, *like.shape))
-        return torch.stack(self._steps)
+            return self._like.new_zeros((0, *self._like.shape))
+        return torch.stack([self.read(index) for index in range(self.size())])
 
     def concat(self) -> Tensor:
         """All steps end to end along their first axis."""
@@ -54,7 +78,7 @@ class TensorArray:
 
     def unstack(self, value: Tensor) -> TensorArray:
         """Return an array with one step for each row of ``value``."""
-        return TensorArray(list(value.unbind(0)), value.new_zeros(value.shape[1:]))
+        return TensorArray.of(list(value.unbind(0)), value.new_zeros(value.shape[1:]))
 
 
 LoopFunction = Callable[[int, Any, Any, Any], tuple[Any, Any, Any, Any, Any]]
@@ -109,7 +133,9 @@ def raw_rnn(
     like = _emit_like(cell, form, x)
     time = 0
     while not bool(finished.all()):
-        output, new = cell(x, state)
+        # What a finished row is given must not reach a gradient, whatever it is.
+        given = map_leaves(lambda leaf: _where(finished, torch.zeros_like(leaf), leaf), x)  # noqa: B023
+        output, new = cell(given, state)
         time += 1
         ended, x, next_state, emit, loop_state = loop_fn(time, output, new, loop_state)
         before = finished
@@ -120,7 +146,7 @@ def raw_rnn(
     batch = len(finished)
     columns = [list(column) for column in zip(*emitted, strict=True)] or [[] for _ in leaves(like)]
     arrays = [
-        TensorArray(column, leaf.new_zeros((batch, *leaf.shape)))
+        TensorArray.of(column, leaf.new_zeros((batch, *leaf.shape)))
         for column, leaf in zip(columns, leaves(like), strict=True)
     ]
     return rebuild(like, arrays), state, loop_state

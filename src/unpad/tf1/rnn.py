@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
 
 from unpad import functional
 from unpad.cells.arguments import check_flag, check_like
@@ -23,6 +24,8 @@ from unpad.ragged import Ragged
 from unpad.tf1.cell import RNNCell, state_like
 from unpad.tf1.nested import Joined, join, joined, part
 from unpad.tf1.state import LSTMStateTuple
+
+_INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 def dynamic_rnn(
@@ -67,6 +70,7 @@ def dynamic_rnn(
     """
     check_flag("time_major", time_major)
     ready, values = prepare(cell, inputs, "cell")
+    check_same_dtype(ready, values, dtype)
     output, state = functional.dynamic_rnn(
         ready,
         values,
@@ -119,24 +123,41 @@ def static_rnn(
 def prepare(cell: Any, inputs: Any, argument: str) -> tuple[nn.Module, Any]:
     """Return the cell with its weights made, and the inputs as one value."""
     check_cell(cell, argument)
-    if isinstance(inputs, (tuple, list)):
-        ready = joined(cell, inputs)
-        return ready, join(inputs)
-    if isinstance(inputs, (Tensor, Ragged)):
-        x = inputs if isinstance(inputs, Tensor) else inputs.values
-        if x.dim() and isinstance(cell, RNNCell):
-            cell.build(x.shape[-1], dtype=_floating(x), device=x.device)
-            if (like := first_floating(cell)) is not None:
-                check_like("inputs", x, like)
+    if isinstance(inputs, (tuple, list)) and not isinstance(inputs, PackedSequence):
+        values = join(inputs)
+        return joined(cell, inputs), values
+    x = _values_of(inputs)
+    if isinstance(cell, RNNCell) and x.dim():
+        cell.build(x.shape[-1], dtype=_floating(x), device=x.device)
+        if (like := first_floating(cell)) is not None:
+            check_like("inputs", x, like)
     nested_output = isinstance(getattr(cell, "output_size", None), tuple)
     return (joined(cell, None) if nested_output else cell), inputs
+
+
+def _values_of(inputs: Any) -> Tensor:
+    if isinstance(inputs, Tensor):
+        return inputs
+    if isinstance(inputs, Ragged):
+        return inputs.values
+    if isinstance(inputs, PackedSequence):
+        return inputs.data
+    raise ArgumentTypeError(
+        "inputs",
+        type(inputs).__name__,
+        "a tensor [B, S, features], a Ragged, a PackedSequence or a tuple of tensors",
+        "use torch.from_numpy, or torch.as_tensor",
+    )
 
 
 def _floating(x: Tensor) -> torch.dtype:
     if x.is_floating_point():
         return x.dtype
     raise ArgumentTypeError(
-        "inputs", f"a tensor of {x.dtype}", "a floating dtype", "embed ids, or convert to float32"
+        "inputs",
+        f"a tensor of {x.dtype}",
+        "a floating dtype",
+        "numbers of words or classes go through nn.Embedding; other numbers: .float()",
     )
 
 
@@ -145,9 +166,20 @@ def clamp_lengths(lengths: Any, values: Any, axis: int) -> Any:
     if lengths is None or not isinstance(values, Tensor) or values.dim() <= axis:
         return lengths
     steps = values.shape[axis]
-    given = torch.as_tensor(lengths)
-    if given.dtype.is_floating_point or given.dtype is torch.bool or given.dim() != 1:
+    try:
+        given = torch.as_tensor(lengths)
+    except (TypeError, ValueError, RuntimeError):
         return lengths  # refused in words where lengths are checked
+    if given.dtype not in _INTEGERS or given.dim() != 1:
+        return lengths
+    batch = values.shape[1 - axis]
+    if len(given) != batch:
+        raise ArgumentError(
+            "sequence_length",
+            f"{len(given)} lengths",
+            f"{batch}, one for each sequence of inputs {list(values.shape)}",
+            "give every sequence its length (check time_major)",
+        )
     within = given.clamp(0, steps)
     if not torch.equal(within, given):
         row = int((within != given).nonzero()[0, 0])
@@ -160,12 +192,19 @@ def clamp_lengths(lengths: Any, values: Any, axis: int) -> Any:
     return within
 
 
+def check_same_dtype(cell: nn.Module, values: Any, dtype: torch.dtype | None) -> None:
+    """Refuse a zero state of another dtype than the inputs: nothing is cast, as in TensorFlow."""
+    found = _values_of(values).dtype
+    if isinstance(cell, RNNCell) and isinstance(dtype, torch.dtype) and dtype != found:
+        raise ArgumentError("dtype", dtype, f"{found}, that of the inputs", "leave it out")
+
+
 def check_form(cell: nn.Module, state: Nest, argument: str, values: Any) -> Nest:
     """Refuse a plain tuple for an `LSTMStateTuple`, (h, c) perhaps, and another dtype than x's."""
     if state is None:
         return None
     _check_form(size_of(cell, "state_size"), state, argument)
-    dtype = getattr(values, "dtype", None) or values.values.dtype
+    dtype = _values_of(values).dtype
     for leaf in leaves(state):
         if isinstance(leaf, Tensor) and leaf.is_floating_point() and leaf.dtype != dtype:
             raise ArgumentTypeError(
