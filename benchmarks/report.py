@@ -318,10 +318,10 @@ layers; the ratio is the user's time over the shipped one's (`benchmarks/user_ce
 One forward and backward of three tanh layers of 128 on 64 inputs, and of a LayerNorm LSTM and the
 README's minimal GRU, 128 -> 128; batch 32. Each framework has an environment and a process of its
 own and takes its turns in the same run (`benchmarks/train_peers.py`, `make bench-peers`), in the
-form in which it was fastest: TensorFlow without oneDNN and XLA; jax jitted, padded without a mask, with one, two or four steps a turn of the scan; "by hand" takes
-what depends on the input alone out of the scan. The gradients themselves are fetched. The memory
-is of three training steps in a fresh process; a step on one token alone shows what each sets up
-whatever the batch.
+form in which it was fastest: TensorFlow without oneDNN and XLA; jax jitted, padded without a mask,
+with one, two or four steps a turn of the scan; "by hand" takes what depends on the input alone out
+of the scan. The gradients themselves are fetched. The memory is of three training steps in a fresh
+process; a step on one token alone shows what each sets up whatever the batch.
 """,
         {
             "cell": cell,
