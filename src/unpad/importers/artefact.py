@@ -54,7 +54,7 @@ class Signature:
     outputs: dict[str, Tensor]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Artefact(Mapping[str, Variable]):
     """A saved model as it was read: a mapping from names to variables.
 
@@ -73,6 +73,10 @@ class Artefact(Mapping[str, Variable]):
     left_out: dict[str, str] = field(default_factory=dict[str, str])
     layers: dict[str, dict[str, Any]] | None = None
     signatures: dict[str, Signature] = field(default_factory=dict[str, Signature])
+
+    def __repr__(self) -> str:
+        """Say what it is, not every number in it."""
+        return f"Artefact({self.path!r}: {self.kind}, {len(self.variables)} variables)"
 
     @cached_property
     def _named(self) -> dict[str, Variable]:
