@@ -33,6 +33,19 @@ def test_people_see_variables_layers_and_signatures(capsys):
     assert "--to FILE.safetensors" in out
 
 
+def test_a_pipe_gets_every_name_whole(capsys):
+    _, out, _ = run(capsys, CHECKPOINT)
+    (line,) = [line for line in out.splitlines() if "cell_0/lstm_cell/kernel " in line]
+    assert line.split() == [
+        "rnn/multi_rnn_cell/cell_0/lstm_cell/kernel",
+        "float32",
+        "14",
+        "×",
+        "32",
+        "rnn",
+    ]
+
+
 def test_scripts_get_every_variable_with_its_use(capsys):
     code, out, _ = run(capsys, CHECKPOINT, "--json")
     assert code == 0

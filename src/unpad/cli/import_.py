@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -96,7 +97,8 @@ def _show(artefact: Artefact, model: Model, to: Path | None) -> None:
         row = (variable.alias or variable.name, variable.dtype, shape, uses[variable.name])
         dim = "dim" if variable.name in model.unrecognised else ""
         table.add_row(*map(_plain, row), style=dim)
-    out.print(table)
+    # In a file or a pipe a name that is cut in two cannot be searched for.
+    (out if out.is_terminal else Console(width=1000)).print(table)
     for name, reason in artefact.left_out.items():
         out.print(_plain(f"not read: {name}: {reason}"))
     for name, signature in artefact.signatures.items():
