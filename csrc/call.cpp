@@ -34,9 +34,9 @@ void check_offsets(const Batch& batch) {
 }  // namespace
 
 Call read_frame(const Program& p, const int64_t* frame, int64_t size) {
-    constexpr int64_t head = 6;
+    constexpr int64_t head = 7;
     const int64_t n_states = static_cast<int64_t>(p.states.size());
-    const int64_t wanted = head + 2 * p.n_streams + p.n_shared +
+    const int64_t wanted = head + 3 * p.n_streams + p.n_shared +
                            3 * static_cast<int64_t>(p.matrices.size()) +
                            static_cast<int64_t>(p.accumulators.size()) + 2 * n_states;
     need(size == wanted, "wrong number of entries");
@@ -48,14 +48,18 @@ Call read_frame(const Program& p, const int64_t* frame, int64_t size) {
     call.bfloat16 = frame[0] == 2;
     call.threads = static_cast<int>(frame[2] < 1 ? 1 : frame[2] > 1024 ? 1024 : frame[2]);
     call.batch = {frame[3], reinterpret_cast<const int64_t*>(static_cast<intptr_t>(frame[4])),
-                  static_cast<int>(frame[1])};
+                  static_cast<int>(frame[1]),
+                  reinterpret_cast<const int64_t*>(static_cast<intptr_t>(frame[6]))};
     check_offsets(call.batch);
     need(frame[5] < 0 || frame[5] == call.batch.tokens(),
          "the last offset is not the number of rows of the streams");
     FrameReader r(frame + head, call.batch.tokens());
     for (int64_t i = 0; i < p.n_streams; ++i) {
         char* data = r.rows();
-        call.streams.push_back({data, r.number()});
+        const int64_t stride = r.number();
+        call.streams.push_back({data, stride, r.number() != 0});
+        need(!call.streams.back().placed || call.batch.begins != nullptr,
+             "a stream is placed, but not where its sequences begin");
     }
     for (int64_t i = 0; i < p.n_shared; ++i) call.shared.push_back(r.pointer(false));
     for (size_t i = 0; i < p.matrices.size(); ++i) {

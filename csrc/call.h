@@ -14,6 +14,7 @@ namespace unpad {
 struct StreamPointer {
     char* data;
     int64_t row_stride;  // in numbers
+    bool placed;         // rows are those of Batch::begins, not the tokens' own
 };
 
 struct MatrixPointer {

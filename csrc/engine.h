@@ -31,7 +31,10 @@ void unpad_program_destroy(unpad_program* program);
      B            number of sequences
      offsets      address of int64[B + 1], offsets[0] = 0, never decreasing; T = offsets[B]
      tokens       T as the streams have it, compared with offsets[B]; -1: no comparison
-     streams      for each: address of [T, width], in or out; numbers from row to row
+     begins       address of int64[B]: the row of each sequence's first token in placed streams, of
+                  which the sequences are stretches; null where no stream is placed
+     streams      for each: address of [T, width], in or out; numbers from row to row; 1 where it is
+                  placed, else 0
      shared       for each: address of [width], in
      matrices     for each [K, N]: address, in; numbers from row to row, from column to column
      accumulators for each [rows, cols]: address, contiguous, out: overwritten with the sum

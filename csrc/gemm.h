@@ -108,7 +108,7 @@ inline void fetch(Ahead& ahead, int64_t n) {
         if (ahead.at >= ahead.end) {
             if (ahead.row == ahead.n_rows) return;
             const Columns& c = ahead.streams[ahead.stream];
-            ahead.at = c.base + ahead.rows[ahead.row] * c.stride;
+            ahead.at = c.base + ahead.rows[c.placed][ahead.row] * c.stride;
             ahead.end = ahead.at + c.bytes;
             if (++ahead.stream == ahead.n_streams) ahead.stream = 0, ++ahead.row;
         }

@@ -41,6 +41,7 @@ struct RowsOf {
 struct Columns {
     const char* base;
     int64_t stride, bytes;
+    bool placed;
 };
 
 // Rows of streams that the next step or block will touch: far memory, asked for while a product
@@ -48,7 +49,7 @@ struct Columns {
 struct Ahead {
     const Columns* streams;
     int64_t n_streams;
-    const int64_t* rows;
+    const int64_t* rows[2];  // of streams that are not placed, and that are
     int64_t n_rows;
     int64_t lines;  // left, or a few more
     int64_t stream, row;

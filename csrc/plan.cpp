@@ -78,7 +78,7 @@ void Windows::restart() {
     live_ = slots_.count();
     cursors_.clear();
     for (int64_t r = 0; r < live_; ++r) {
-        cursors_.push_back({slots_.begin[static_cast<size_t>(r)], -1, -1, 0});
+        cursors_.push_back({slots_.begin[static_cast<size_t>(r)], -1, -1, 0, 0});
     }
 }
 
@@ -97,9 +97,11 @@ bool Windows::next(Window& window) {
                 c.sequence = slots_.sequences[static_cast<size_t>(c.queue++)];
                 c.left = batch_.length(c.sequence);
                 c.token = batch_.first_token(c.sequence);
+                c.shift = batch_.shift(c.sequence);
                 window.starts.push_back({window.rows, r, c.sequence});
             }
             window.token[window.rows] = c.token;
+            window.place[window.rows] = c.token + c.shift;
             window.sequence[window.rows] = c.sequence;
             window.last[window.rows] = c.left == 1;
             c.token += batch_.direction;

@@ -14,10 +14,14 @@ struct Batch {
     int64_t size;            // B
     const int64_t* offsets;  // [B + 1]
     int direction;           // +1, or -1: last token to first
+    // [B]: the row of a sequence's first token in the streams that are placed so; null: none is
+    const int64_t* begins = nullptr;
 
     int64_t tokens() const { return offsets[size]; }
     int64_t length(int64_t b) const { return offsets[b + 1] - offsets[b]; }
     int64_t first_token(int64_t b) const { return direction > 0 ? offsets[b] : offsets[b + 1] - 1; }
+    // What a token's row in the placed streams is more than its number.
+    int64_t shift(int64_t b) const { return begins == nullptr ? 0 : begins[b] - offsets[b]; }
 };
 
 // Sequences of one thread (longest first) and their number of tokens.
@@ -57,6 +61,7 @@ struct Window {
     std::vector<int64_t> step_begin;  // rows of step s: [step_begin[s], step_begin[s + 1])
     std::vector<Start> starts;        // in order of row
     int64_t* token;                   // [capacity]
+    int64_t* place;                   // [capacity] its row in the placed streams
     int64_t* sequence;                // [capacity]
     char* last;                       // [capacity] 1: the sequence ends here
 
@@ -76,7 +81,7 @@ class Windows {
   private:
     struct Cursor {
         int64_t queue;  // next sequence of the slot
-        int64_t sequence, token, left;
+        int64_t sequence, token, left, shift;
     };
 
     const Batch& batch_;

@@ -11,7 +11,7 @@
 namespace unpad {
 
 // Row maps of Ref::map; kNextMap + k is the map of NEXT(k), whose entries are addresses.
-enum Map : int { kTokenMap, kRowMap, kLocalMap, kSlotMap, kNextMap };
+enum Map : int { kTokenMap, kPlaceMap, kRowMap, kLocalMap, kSlotMap, kNextMap };
 
 // Instructions [begin, end) of a phase that go over the rows together, `rows` at a time.
 struct Stretch {
@@ -114,6 +114,7 @@ class Worker {
         }
         carve_packs(bump);
         window_.token = bump.take<int64_t>(window);
+        window_.place = bump.take<int64_t>(window);
         window_.sequence = bump.take<int64_t>(window);
         window_.last = bump.take<char>(window);
         window_.step_begin.reserve(static_cast<size_t>(window) + 1);
@@ -149,10 +150,14 @@ class Worker {
             char* start = const_cast<char*>(static_cast<const char*>(base));
             return Ref{start + o.offset * size, stride, map, o.width};
         };
+        const auto of_stream = [&](size_t number) {
+            const StreamPointer& s = s_.call.streams[number];
+            return at(s.data, s.row_stride * size, s.placed ? kPlaceMap : kTokenMap);
+        };
         const size_t i = static_cast<size_t>(b.index);
         switch (b.kind) {
             case Kind::Stream:
-                return at(s_.call.streams[i].data, s_.call.streams[i].row_stride * size, kTokenMap);
+                return of_stream(i);
             case Kind::Window:
                 return at(buffers_[static_cast<size_t>(o.buffer)], padded(b.width) * size, kRowMap);
             case Kind::Scratch:
@@ -166,9 +171,7 @@ class Worker {
                 if (p_.states[i].stream < 0) {
                     return at(slot_states_[i], padded(b.width) * size, kSlotMap);
                 } else {
-                    const StreamPointer& s =
-                        s_.call.streams[static_cast<size_t>(p_.states[i].stream)];
-                    return at(s.data, s.row_stride * size, kTokenMap);
+                    return of_stream(static_cast<size_t>(p_.states[i].stream));
                 }
             default:
                 return at(nullptr, 1, kNextMap + static_cast<int>(i));
@@ -247,8 +250,9 @@ class Worker {
 
     // A stream's rows wait in far memory until the window first touches them.
     void fetch_ahead(const Ref& ref, std::vector<Columns>& seen, size_t phase) {
-        if (ref.map != kTokenMap) return;
-        const Columns columns{ref.base, ref.stride, ref.width * static_cast<int64_t>(sizeof(T))};
+        if (ref.map != kTokenMap && ref.map != kPlaceMap) return;
+        const Columns columns{ref.base, ref.stride, ref.width * static_cast<int64_t>(sizeof(T)),
+                              ref.map == kPlaceMap};
         for (const Columns& s : seen) {
             if (s.base == columns.base && s.bytes >= columns.bytes) return;
         }
@@ -275,22 +279,24 @@ class Worker {
                         next_[k][w] = reinterpret_cast<intptr_t>(
                             slot_states_[k] + (half + w - begin) * padded(state.width));
                     } else {
-                        next_[k][w] =
-                            history_row(state, window_.token[w] + s_.call.batch.direction);
+                        next_[k][w] = history_row(state, w, s_.call.batch.direction);
                     }
                 }
             }
         }
     }
 
-    intptr_t history_row(const State& state, int64_t token) const {
+    // Of the token that is `after` the one in a row of the window.
+    intptr_t history_row(const State& state, int64_t row, int64_t after) const {
         const StreamPointer& s = s_.call.streams[static_cast<size_t>(state.stream)];
+        const int64_t at = (s.placed ? window_.place : window_.token)[row] + after;
         return reinterpret_cast<intptr_t>(s.data) +
-               token * s.row_stride * static_cast<int64_t>(sizeof(T));
+               at * s.row_stride * static_cast<int64_t>(sizeof(T));
     }
 
     RowMaps maps_at(int64_t row, int64_t step) {
         maps_[kTokenMap] = window_.token + row;
+        maps_[kPlaceMap] = window_.place + row;
         maps_[kRowMap] = iota_ + row;
         maps_[kLocalMap] = iota_;
         maps_[kSlotMap] = iota_ + step % 2 * n_slots_;
@@ -323,7 +329,7 @@ class Worker {
         constexpr int64_t line = 64;
         now_ = Ahead{streams.data(),
                      static_cast<int64_t>(streams.size()),
-                     window_.token + row,
+                     {window_.token + row, window_.place + row},
                      std::min(rows, window_.rows - row),
                      0,
                      0,
@@ -371,7 +377,7 @@ class Worker {
                 state.stream < 0
                     ? static_cast<void*>(slot_states_[static_cast<size_t>(k)] +
                                          (step % 2 * n_slots_ + start.slot) * padded(state.width))
-                    : reinterpret_cast<void*>(history_row(state, window_.token[start.row]));
+                    : reinterpret_cast<void*>(history_row(state, start.row, 0));
             s_.call.copy_initial(static_cast<size_t>(k), start.sequence,
                                  state.width * static_cast<int64_t>(sizeof(T)), to);
         }

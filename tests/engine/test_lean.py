@@ -22,7 +22,7 @@ from random_cells import random_cell
 from unpad import Cell, Ragged
 from unpad.compiler.step import Noise
 from unpad.engine import choose, lean, randomness
-from unpad.engine.stretches import Stretch, Stretches
+from unpad.engine.stretches import Stretch, cut
 from unpad.nn import GRU, LSTM, RNN, Dropout, GRUCell, LSTMCell, Recurrent, RNNCell, Stack, Zoneout
 
 QUICK = [ENGINES[0], *ENGINES[-1:][: len(ENGINES) - 1]]
@@ -450,10 +450,9 @@ def test_more_bytes_make_longer_stretches_until_all_fits() -> None:
 
 
 def needed(steps: int, lengths: Tensor) -> int:
-    stretches = Stretches(oracle.offsets_of(lengths.tolist()), steps)
-    parts = [stretches.at(number) for number in range(len(stretches))]
+    parts = cut(oracle.offsets_of(lengths.tolist()), steps)
     borders = sum(len(part.sequences) for part in parts[1:])
-    return borders * SIZES.state + max(int(part.offsets[-1]) for part in parts) * SIZES.token
+    return borders * SIZES.state + max(map(len, parts)) * SIZES.token
 
 
 def test_too_few_bytes_are_refused_with_the_least_that_will_do() -> None:
@@ -503,8 +502,7 @@ def test_stretches_go_through_every_sequence_in_order(
         return
     offsets = oracle.offsets_of(lengths)
     tokens, read = torch.arange(sum(lengths)), {row: [] for row in range(len(lengths))}
-    stretches = Stretches(offsets, steps, reverse=reverse)
-    for part in map(stretches.at, range(len(stretches))):
+    for part in cut(offsets, steps, reverse=reverse):
         pieces = Ragged(part.tokens_of(tokens[:, None])[:, 0], part.offsets).to_list()
         for row, piece in zip(part.sequences.tolist(), pieces, strict=True):
             assert 0 < len(piece) <= steps
@@ -527,11 +525,10 @@ def test_compact_noise_is_the_noise(kind: str, per_sequence: bool, width: int, s
     kept = randomness.compact(noise, x, offsets)
     assert torch.equal(torch.get_rng_state(), after)
     assert kept.nbytes == randomness.compact_bytes(noise, 1200, 4, 4)
-    stretches = Stretches(offsets, 17)
-    for part in map(stretches.at, range(len(stretches))):
+    for part in cut(offsets, 17):
         rows = randomness.rows(noise, kept, part, x, fresh)
         assert torch.equal(rows, part.tokens_of(whole))
-    everything = Stretch(torch.arange(4), offsets, slice(0, 1200))
+    everything = Stretch(torch.arange(4), offsets, offsets[:-1])
     assert torch.equal(randomness.rows(noise, kept, everything, x, fresh), whole)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import compress
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ from unpad.compiler.schedule import Scheduled
 from unpad.compiler.step import Step
 from unpad.engine import eager
 from unpad.engine.precision import product
-from unpad.engine.torch_engine import Columns, Frame
+from unpad.engine.torch_engine import Columns, Frame, Placed
 
 RunPass = Callable[[Scheduled, Frame], None]
 Alloc = Callable[[int, int, Tensor], Tensor]
@@ -29,7 +29,11 @@ Alloc = Callable[[int, int, Tensor], Tensor]
 
 @dataclass(slots=True)
 class Call:
-    """One run of a cell, with everything that is not a differentiable input."""
+    """One run of a cell, with everything that is not a differentiable input.
+
+    With ``begins`` it is a run over stretches of sequences: ``x``, and what `_forward` and
+    `_backward` are told to fill, are of the larger batch, in which they begin there.
+    """
 
     compiled: Compiled
     run_pass: RunPass
@@ -39,6 +43,11 @@ class Call:
     return_states: bool
     noises: list[Tensor]
     precision: str = "float32"
+    begins: Tensor | None = None
+
+    def placed(self, x: Tensor) -> Tensor | Placed:
+        """As an engine is given the input."""
+        return x if self.begins is None else Placed(x)
 
     @property
     def direction(self) -> int:
@@ -62,22 +71,27 @@ def wanted(call: Call, flags: tuple[bool, ...]) -> Programs:
 
 
 def _forward(
-    call: Call, programs: Programs, tensors: Sequence[Tensor]
+    call: Call, programs: Programs, tensors: Sequence[Tensor], into: Sequence[Tensor | Placed] = ()
 ) -> tuple[list[Tensor], Tensor | None]:
-    """(results, what to keep for the backward pass)"""
+    """(results, what to keep for the backward pass)
+
+    ``into``: where output and states at every token go, which are then no results.
+    """
     compiled, allocate, scheduled = call.compiled, call.allocate, programs.forward
     x, initial, matrices, terms = split(compiled, tensors)
     shared = compiled.once.vectors(terms)
-    streams, count, batch = programs.streams, x.shape[0], call.offsets.shape[0] - 1
+    streams, batch = programs.streams, call.offsets.shape[0] - 1
+    count = x.shape[0] if call.begins is None else int(call.offsets[-1])
     widths = streams.forward_widths
     kept = allocate(count, streams.kept_width, x) if streams.kept_width else None
-    output = allocate(count, widths[streams.output], x)
-    states = [allocate(count, widths[s], x) for s in streams.states.values()]
+    found: Sequence[Tensor] = ()
+    if not into:
+        found = [allocate(count, widths[s], x) for s in (streams.output, *streams.states.values())]
     final = [x.new_empty(batch, width) for width in compiled.step.state_widths]
     frame = Frame(
         offsets=call.offsets,
         direction=call.direction,
-        streams=[x, *call.noises, *_kept(streams, kept), output, *states],
+        streams=[call.placed(x), *call.noises, *_kept(streams, kept), *(into or found)],
         shared=[shared[i] for i in scheduled.shared],
         matrices=[matrices[m] for m, _ in scheduled.matrices],
         flipped=scheduled.flipped,
@@ -85,9 +99,10 @@ def _forward(
         initial=initial,
         final=final,
         precision=call.precision,
+        begins=call.begins,
     )
     call.run_pass(scheduled, frame)
-    return [output, *final, *states], kept
+    return [*found[:1], *final, *found[1:]], kept
 
 
 def _kept(streams: Streams, kept: Tensor | None) -> list[Columns]:
@@ -137,27 +152,32 @@ def _backward(
     programs: Programs,
     tensors: Sequence[Tensor],
     kept: Tensor | None,
-    grads: tuple[Tensor | None, ...],
+    grads: Sequence[Tensor | Placed | None],
+    into: Placed | None = None,
 ) -> list[Tensor | None]:
+    """The gradient of every tensor; that of x goes ``into`` a larger one, and is then no result."""
     compiled, streams, states = call.compiled, programs.streams, programs.needs.states
     x, initial, matrices, terms = split(compiled, tensors)
     count, alive = len(initial), programs.alive
-    d_output, d_final, d_states = grads[0], grads[1 : 1 + count], grads[1 + count :]
+    d_output, d_states = grads[0], grads[1 + count :]
+    d_final = cast("Sequence[Tensor | None]", grads[1 : 1 + count])
     arrives = tuple([g is not None for g in d_states]) or (False,) * count
     backward = programs.backward(d_output is not None, arrives)
     scheduled = backward.scheduled
     shared = compiled.once.vectors(terms) if scheduled.shared else []
-    d_x = call.allocate(x.shape[0], x.shape[1], x) if programs.needs.x else None
+    d_x = None
+    if programs.needs.x and into is None:
+        d_x = call.allocate(x.shape[0], x.shape[1], x)
     d_initial = [
         torch.empty_like(state) if wants and lives else None
         for state, wants, lives in zip(initial, states, alive, strict=True)
     ]
     sums = [x.new_empty(shape) for shape in backward.shapes]
-    arriving = [None if g is None else _rows(g) for g in (d_output, *d_states)]
+    arriving = [_rows(g) if isinstance(g, Tensor) else g for g in (d_output, *d_states)]
     frame = Frame(
         offsets=call.offsets,
         direction=-call.direction,
-        streams=[x, *call.noises, *_kept(streams, kept), *arriving, d_x],
+        streams=[call.placed(x), *call.noises, *_kept(streams, kept), *arriving, into or d_x],
         shared=[shared[i] for i in scheduled.shared],
         matrices=[matrices[m] for m, _ in scheduled.matrices],
         flipped=scheduled.flipped,
@@ -165,6 +185,7 @@ def _backward(
         initial=[None if g is None else g.contiguous() for g in compress(d_final, alive)],
         final=list(compress(d_initial, alive)),
         precision=call.precision,
+        begins=call.begins,
     )
     call.run_pass(scheduled, frame)
     d_weights = [

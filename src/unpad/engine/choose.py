@@ -296,7 +296,8 @@ def _native_allocate(rows: int, width: int, like: Tensor) -> Tensor:
 
 
 def _torch_pass(scheduled: Scheduled, frame: torch_engine.Frame) -> None:
-    x = frame.streams[0]
+    first = frame.streams[0]
+    x = first.tensor if isinstance(first, torch_engine.Placed) else first
     assert isinstance(x, Tensor)
     with without_autocast(x.device.type):
         torch_engine.run_pass(scheduled.program, frame)

@@ -21,7 +21,8 @@ from torch import Tensor
 
 from unpad.engine import autograd
 from unpad.engine.randomness import compact, compact_bytes, drawn, rows
-from unpad.engine.stretches import Alloc, Stretch, Stretches, Workspace
+from unpad.engine.stretches import Alloc, Stretch, Workspace, cut
+from unpad.engine.torch_engine import Placed
 from unpad.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -36,7 +37,6 @@ _LEAST_TOKENS = 2048
 _LEAST_BYTES = 1 << 20
 # Steps to choose from, each a twentieth more than the one before.
 _STEPS = torch.tensor(sorted({math.ceil(1.05**i) for i in range(440)}), device="cpu")
-_INDEX_BYTES = 32  # a token's place, in the tensors that find the rows of a stretch
 
 
 def run(
@@ -96,15 +96,15 @@ def _sizes(call: autograd.Call, programs: Programs, x: Tensor) -> Sizes:
     step, size, tokens = call.compiled.step, x.element_size(), len(x)
     streams = programs.streams
     noise = sum(noise.width for noise in step.noises)
+    # What the second forward run gives again, and nobody reads.
     results = streams.forward_widths[streams.output]
     results += sum(step.state_widths) if call.return_states else 0
-    gathered = 2 * step.x_width + results  # and gradients, when results are gone
     batch = len(call.offsets) - 1
     return Sizes(
         fast=tokens * (streams.kept_width + noise) * size,
         fixed=sum(compact_bytes(noise, tokens, batch, size) for noise in step.noises),
         state=sum(step.state_widths) * size,
-        token=(streams.kept_width + noise + gathered) * size + _INDEX_BYTES,
+        token=(streams.kept_width + noise + results) * size,
     )
 
 
@@ -157,10 +157,10 @@ class _Lean:
     needs: Needs
     steps: int
 
-    def cut(self, x: Tensor) -> Stretches:
-        """The stretches, with indices for tensors where x is."""
+    def cut(self, x: Tensor) -> list[Stretch]:
+        """The stretches, with indices of sequences where x is."""
         call = self.call
-        return Stretches(call.offsets, self.steps, reverse=call.reverse, device=x.device)
+        return cut(call.offsets, self.steps, reverse=call.reverse, device=x.device)
 
     def part(
         self,
@@ -172,8 +172,8 @@ class _Lean:
     ) -> tuple[autograd.Call, tuple[Tensor, ...]]:
         """The call for one stretch and its tensors, with the very noises that it had before."""
         work.give_back()
-        x = stretch.tokens_of(tensors[0], work)
-        return self.noisy(stretch, noises, x, work), (x, *before, *tensors[1 + len(before) :])
+        call = self.noisy(stretch, noises, tensors[0], work)
+        return call, (tensors[0], *before, *tensors[1 + len(before) :])
 
     def noisy(
         self, stretch: Stretch, noises: Sequence[Tensor], x: Tensor, allocate: Alloc
@@ -183,15 +183,16 @@ class _Lean:
         return replace(
             self.call,
             offsets=stretch.offsets,
+            begins=stretch.begins,
             noises=[rows(noise, kept, stretch, x, allocate) for noise, kept in pairs],
             allocate=allocate,
         )
 
     def whole(self, x: Tensor, noises: Sequence[Tensor]) -> autograd.Call:
         """The call for the whole batch."""
-        stretch = replace(self, steps=len(x)).cut(x).at(0)
+        (stretch,) = replace(self, steps=len(x)).cut(x)
         call = self.noisy(stretch, noises, x, self.call.allocate)
-        return replace(call, offsets=self.call.offsets)
+        return replace(call, offsets=self.call.offsets, begins=None)
 
 
 class _Function(torch.autograd.Function):
@@ -227,13 +228,12 @@ def _forward(
     x, initial, _, _ = autograd.split(call.compiled, tensors)
     noises = [compact(noise, x, call.offsets) for noise in step.noises]
     widths = [step.graph[step.output].width, *(step.state_widths if call.return_states else ())]
-    streams = [call.allocate(len(x), width, x) for width in widths]
+    streams = [Placed(call.allocate(len(x), width, x)) for width in widths]
     final = [state.clone() for state in initial]
     borders: list[list[Tensor]] = [[] for _ in initial]
     stretches = lean.cut(x)
-    work = Workspace(call.allocate, stretches.most_tokens)
-    for number in range(len(stretches)):
-        stretch = stretches.at(number)
+    work = Workspace(call.allocate, len(stretches[0]))
+    for number, stretch in enumerate(stretches):
         before = [stretch.sequences_of(state) for state in final]
         if number:
             for border, state in zip(borders, before, strict=True):
@@ -242,7 +242,8 @@ def _forward(
         pairs = zip(final, after, strict=True)
         final = [stretch.with_sequences(state, new) for state, new in pairs]
     kept = [torch.cat(border) if border else x.new_empty(0, 1) for border in borders]
-    return [streams[0], *final, *streams[1:]], kept, noises
+    output, *every = [stream.tensor for stream in streams]
+    return [output, *final, *every], kept, noises
 
 
 def _read(
@@ -252,17 +253,13 @@ def _read(
     tensors: tuple[Tensor, ...],
     noises: Sequence[Tensor],
     work: Workspace,
-    streams: list[Tensor],
+    streams: list[Placed],
 ) -> list[Tensor]:
-    """The states after a stretch; its rows are written into output and states at every token."""
+    """The states after a stretch; output and states at every token go into ``streams``."""
     call = lean.call
     part, inputs = lean.part(stretch, before, tensors, noises, work)
     nothing = autograd.wanted(call, (False,) * len(tensors))
-    (output, *states), _ = autograd._forward(part, nothing, inputs)
-    after, every = states[: len(before)], states[len(before) :]
-    for stream, rows_ in zip(streams, (output, *every), strict=True):
-        stretch.set_tokens(stream, rows_)
-    return after
+    return autograd._forward(part, nothing, inputs, streams)[0]
 
 
 class _Backward:
@@ -289,15 +286,14 @@ class _Backward:
             for grad, like, lives in zip(grads[1 : 1 + count], self.initial, alive, strict=True)
         ]
         width = self.x.shape[1]
-        self.d_x = call.allocate(len(self.x), width, self.x) if needs.x else None
+        self.d_x = Placed(call.allocate(len(self.x), width, self.x)) if needs.x else None
         self.sums: list[Tensor | None] = [None] * (len(tensors) - 1 - count)
 
     def run(self, borders: Sequence[Tensor]) -> list[Tensor | None]:
         """The gradient of every tensor, or None."""
         stretches, end = self.lean.cut(self.x), len(borders[0])
-        work = Workspace(self.lean.call.allocate, stretches.most_tokens)
-        for number in reversed(range(len(stretches))):
-            stretch = stretches.at(number)
+        work = Workspace(self.lean.call.allocate, len(stretches[0]))
+        for number, stretch in reversed([*enumerate(stretches)]):
             begin = end - len(stretch.sequences)
             before = [border[begin:end] for border in borders]
             end = begin
@@ -306,25 +302,30 @@ class _Backward:
             self._stretch(stretch, before, work)
         wanted = zip(self.carried, self.lean.needs.states, strict=True)
         states = [state if needed else None for state, needed in wanted]
-        return [self.d_x, *states, *self.sums]
+        return [self.d_x and self.d_x.tensor, *states, *self.sums]
 
     def _stretch(self, stretch: Stretch, before: list[Tensor], work: Workspace) -> None:
         part, inputs = self.lean.part(stretch, before, self.tensors, self.noises, work)
-        results, kept = autograd._forward(part, self.programs, inputs)
-        work.give_back(results[0], *results[1 + len(before) :])  # the gradients take their place
-        output, *every = [
-            None if grad is None else stretch.tokens_of(grad, work) for grad in self.arriving
-        ]
+        _, kept = autograd._forward(part, self.programs, inputs, self._spare(stretch, work))
+        output, *every = [_arriving(grad, stretch) for grad in self.arriving]
         ends = [None if state is None else stretch.sequences_of(state) for state in self.carried]
         grads = (output, *ends, *every)
-        d_x, *found = autograd._backward(part, self.programs, inputs, kept, grads)
-        if self.d_x is not None and d_x is not None:
-            stretch.set_tokens(self.d_x, d_x)
+        _, *found = autograd._backward(part, self.programs, inputs, kept, grads, self.d_x)
         pairs = zip(self.carried, found[: len(ends)], strict=True)
         self.carried = [
             None if new is None else stretch.with_sequences(old, new) for old, new in pairs
         ]
         self._add(found[len(ends) :])
+
+    def _spare(self, stretch: Stretch, work: Workspace) -> list[Tensor | Placed]:
+        """Where the results of the second run go, which nobody reads: d_x, if it has the width."""
+        streams, x = self.programs.streams, self.x
+        output, *states = [
+            streams.forward_widths[s] for s in (streams.output, *streams.states.values())
+        ]
+        fits = self.d_x is not None and output == x.shape[1]
+        first = self.d_x if fits and self.d_x else work(len(stretch), output, x)
+        return [first, *[work(len(stretch), width, x) for width in states]]
 
     def _add(self, sums: list[Tensor | None]) -> None:
         """Add a stretch's sums, in place, to those of the stretches behind it."""
@@ -336,3 +337,10 @@ class _Backward:
         for total, more in {id(total): (total, more) for total, more in pairs}.values():
             if total is not None and more is not None:
                 total.add_(more)
+
+
+def _arriving(grad: Tensor | None, stretch: Stretch) -> Tensor | Placed | None:
+    """A gradient where it stands; an expanded one (of a sum) has no rows that an engine reads."""
+    if grad is None or grad.stride(-1) == 1:
+        return grad if grad is None else Placed(grad)
+    return stretch.tokens_of(grad)

@@ -16,7 +16,7 @@ import torch  # before unpad._native, which binds to the OpenMP runtime that tor
 from torch import Tensor
 
 from unpad.compiler.program import Kind
-from unpad.engine.torch_engine import Columns, Frame
+from unpad.engine.torch_engine import Columns, Frame, Placed
 from unpad.errors import ArgumentError, ArgumentTypeError, UnpadError
 
 if TYPE_CHECKING:
@@ -280,23 +280,28 @@ class NativePass:
         with; devices are looked at here. At a few tokens, checks of every tensor would cost more
         than the pass.
         """
-        x, offsets = frame.streams[0], frame.offsets
+        first, offsets = frame.streams[0], frame.offsets
+        x = first.tensor if isinstance(first, Placed) else first
         assert isinstance(x, Tensor)
         for tensor in (*frame.initial, *frame.matrices, *frame.shared):
             if tensor is not None and not tensor.is_cpu:
                 _refuse("cell", tensor, "tensors on the CPU, where the input is")
         numbers = [_code(x.dtype, frame.precision), frame.direction, torch.get_num_threads()]
-        numbers += offsets.shape[0] - 1, offsets.data_ptr(), x.shape[0]
+        begins = frame.begins
+        numbers += offsets.shape[0] - 1, offsets.data_ptr()
+        numbers += (x.shape[0], 0) if begins is None else (-1, begins.data_ptr())
         for stream in frame.streams:
             if stream is None:
-                numbers += x.data_ptr(), 0
+                numbers += x.data_ptr(), 0, 0
+            elif isinstance(stream, Placed):
+                numbers += stream.tensor.data_ptr(), stream.tensor.stride(0), 1
             elif isinstance(stream, Columns):
                 base, size = stream.tensor.data_ptr(), x.element_size()
                 step = stream.tensor.stride(0)
                 for first, _ in stream.places:
-                    numbers += base + first * size, step
+                    numbers += base + first * size, step, 0
             else:
-                numbers += stream.data_ptr(), stream.stride(0)
+                numbers += stream.data_ptr(), stream.stride(0), 0
         numbers += [tensor.data_ptr() for tensor in frame.shared]
         for tensor, flipped in zip(frame.matrices, frame.flipped, strict=True):
             rows, columns = tensor.stride()
@@ -330,7 +335,7 @@ class NativePass:
         tokens = streams[0].shape[0] if streams else -1
         frame = [_code(dtype, precision), -1 if reverse else 1]
         frame.append(threads or torch.get_num_threads())
-        frame += batch, offsets.data_ptr(), tokens
+        frame += batch, offsets.data_ptr(), tokens, 0
         self._add_streams(frame, streams, tokens, dtype)
         _add_plain(frame, "shared", shared, self._shared, dtype)
         self._add_matrices(frame, matrices, dtype)
@@ -352,7 +357,7 @@ class NativePass:
                 _refuse("streams", tensor, f"[{tokens}, {width}], unit stride over the columns")
             if tensor.dtype is not dtype or not tensor.is_cpu:
                 _refuse_kind("streams", tensor, dtype)
-            frame += tensor.data_ptr(), stride[0]
+            frame += tensor.data_ptr(), stride[0], 0
 
     def _add_matrices(
         self, frame: list[int], matrices: Sequence[Tensor], dtype: torch.dtype

@@ -53,7 +53,7 @@ def compact(noise: Noise, x: Tensor, offsets: Tensor) -> Tensor:
 def rows(noise: Noise, source: Tensor, stretch: Stretch, x: Tensor, allocate: Alloc) -> Tensor:
     """The rows of a stretch's tokens, [t, width] like ``x``, out of what `compact` gave."""
     if noise.kind == "keep":
-        numbers = stretch.token_numbers()
+        numbers = stretch.tokens()
         if noise.per_sequence:
             numbers = spread(stretch.sequences.cpu(), stretch.offsets)
         return _mask(noise, source, numbers, allocate(len(numbers), noise.width, x))

@@ -17,6 +17,7 @@ from unpad.compiler.ops import OPERATIONS
 from unpad.compiler.program import Instruction, Kind, Operand, Pass, PhaseKind
 from unpad.engine.order import StepOrder, step_order
 from unpad.engine.precision import rounded
+from unpad.ragged.lengths import ranges
 
 Rows: TypeAlias = slice
 
@@ -31,6 +32,15 @@ class Columns(NamedTuple):
     places: tuple[tuple[int, int], ...]
 
 
+class Placed(NamedTuple):
+    """A stream over a larger batch, of which the sequences here are stretches.
+
+    Its rows for sequence b are those from ``Frame.begins[b]`` on; the others are left alone.
+    """
+
+    tensor: Tensor
+
+
 @dataclass(slots=True)
 class Frame:
     """What a pass reads and writes in one call. Everything is allocated by the caller.
@@ -39,7 +49,8 @@ class Frame:
         offsets: int64 [B + 1], CPU.
         direction: +1 reads each sequence from its first token to its last, -1 the other way.
         streams: by number, [T, width] with unit column stride, or columns of one for several, or
-            None where the pass has no use for it; outputs among them are filled.
+            placed in a larger one, or None where the pass has no use for it; outputs among them are
+            filled.
         shared: vectors [width], contiguous.
         matrices: [K, N], any strides.
         accumulators: [rows, cols], contiguous; overwritten with the sums over all tokens. That of a
@@ -48,11 +59,12 @@ class Frame:
             what nobody asks for.
         flipped: which matrices are given as [N, K]; empty: none.
         precision: of products, as in `precision`; "bfloat16" is for float32 tensors.
+        begins: int64 [B], CPU; where the sequences start in placed streams.
     """
 
     offsets: Tensor
     direction: int
-    streams: Sequence[Tensor | Columns | None]
+    streams: Sequence[Tensor | Columns | Placed | None]
     shared: list[Tensor]
     matrices: list[Tensor]
     accumulators: list[Tensor]
@@ -60,12 +72,13 @@ class Frame:
     final: Sequence[Tensor | None]
     flipped: tuple[bool, ...] = ()
     precision: str = "float32"
+    begins: Tensor | None = None
 
 
 def run_pass(program: Pass, frame: Frame) -> None:
     """Run a pass on a frame, in place."""
     with torch.no_grad():
-        streams: list[Tensor | None] = []
+        streams: list[Tensor | Placed | None] = []
         for stream in frame.streams:
             if isinstance(stream, Columns):
                 streams += [stream.tensor.narrow(1, *place) for place in stream.places]
@@ -82,7 +95,7 @@ def _as_it_is(value: Tensor) -> Tensor:
 class _Run:
     program: Pass
     frame: Frame
-    streams: list[Tensor | None]
+    streams: list[Tensor | Placed | None]
     order: StepOrder = field(init=False)
     memory: dict[int, Tensor] = field(default_factory=dict)
     before: list[Tensor] = field(default_factory=list)
@@ -97,9 +110,8 @@ class _Run:
             if buffer.kind in (Kind.WINDOW, Kind.SCRATCH):
                 self.memory[number] = self.like().new_zeros(self.tokens, buffer.width)
             elif buffer.kind == Kind.STREAM:
-                stream = self.streams[buffer.index]
-                assert stream is not None
-                self.memory[number] = stream[self.order.tokens.to(stream.device)]
+                stream, rows = self.stream(buffer.index)
+                self.memory[number] = stream[rows]
             elif buffer.kind == Kind.SHARED:
                 self.memory[number] = self.frame.shared[buffer.index][None]
             elif buffer.kind == Kind.CONST:
@@ -108,7 +120,17 @@ class _Run:
 
     def like(self) -> Tensor:
         candidates = [*self.streams, *self.frame.initial, *self.frame.shared]
-        return next(t for t in candidates if t is not None)
+        found = next(t for t in candidates if t is not None)
+        return found.tensor if isinstance(found, Placed) else found
+
+    def stream(self, number: int) -> tuple[Tensor, Tensor]:
+        """A stream, and its rows in the order of the loop."""
+        stream, rows = self.streams[number], self.order.tokens
+        assert stream is not None
+        if isinstance(stream, Placed):
+            assert self.frame.begins is not None
+            stream, rows = stream.tensor, ranges(self.frame.begins, self.frame.offsets)[rows]
+        return stream, rows.to(stream.device)
 
     def run(self) -> None:
         for accumulator in self.frame.accumulators:
@@ -137,13 +159,12 @@ class _Run:
 
     def write_streams(self) -> None:
         for number, buffer in enumerate(self.program.buffers):
-            stream = self.streams[buffer.index] if buffer.kind == Kind.STREAM else None
-            if stream is not None and self.is_written(number):
-                stream.copy_(self.memory[number][self.order.places.to(stream.device)])
+            if buffer.kind == Kind.STREAM and self.is_written(number):
+                stream, rows = self.stream(buffer.index)
+                stream[rows] = self.memory[number]
         for state, history in self.histories().items():
-            stream = self.streams[self.program.states[state].stream]
-            assert stream is not None
-            stream.copy_(history[self.order.places.to(stream.device)])
+            stream, rows = self.stream(self.program.states[state].stream)
+            stream[rows] = history
 
     def is_written(self, number: int) -> bool:
         return any(
