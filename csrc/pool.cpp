@@ -2,7 +2,9 @@
 
 #include <pthread.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <map>
 #include <mutex>
 #include <new>
@@ -12,8 +14,8 @@ namespace {
 
 constexpr size_t kSmallUnit = size_t{64} << 10;
 constexpr size_t kHugePage = size_t{2} << 20;
-// The free list holds at most this much; beyond it, the largest blocks go first.
-constexpr size_t kMostIdle = size_t{1} << 30;
+// What the free list holds beyond this, the system may take back when it needs it.
+constexpr size_t kKept = size_t{1} << 30;
 
 struct FreeList {
     std::mutex mutex;
@@ -25,6 +27,18 @@ struct FreeList {
 FreeList& free_list() {
     static FreeList* list = new FreeList;
     return *list;
+}
+
+// The free list holds at most a quarter of the machine's memory; beyond it, the largest blocks go
+// first.
+size_t most_idle() {
+    static const size_t bytes = [] {
+        const long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+        const size_t quarter =
+            pages > 0 && page > 0 ? static_cast<size_t>(pages) / 4 * static_cast<size_t>(page) : 0;
+        return std::max(quarter, kKept);
+    }();
+    return bytes;
 }
 
 // A fork may come while another thread holds the list: the child would wait for it for ever.
@@ -83,7 +97,10 @@ void release(Block block) {
     std::lock_guard<std::mutex> lock(list.mutex);
     list.blocks.emplace(block.size, block.data);
     list.bytes += block.size;
-    while (list.bytes > kMostIdle) {
+#ifdef MADV_FREE
+    if (list.bytes > kKept) madvise(block.data, block.size, MADV_FREE);
+#endif
+    while (list.bytes > most_idle()) {
         const auto largest = std::prev(list.blocks.end());
         munmap(largest->second, largest->first);
         list.bytes -= largest->first;

@@ -357,6 +357,21 @@ def test_pooled_memory_is_reused_and_given_back() -> None:
     assert native_engine.empty(0, 5, torch.float64).shape == (0, 5)
 
 
+@pytest.mark.skipif(
+    os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") < 6 << 30,
+    reason="no more than a quarter of the memory is kept",
+)
+def test_memory_of_a_large_call_is_kept_for_the_next() -> None:
+    native_engine.trim()
+    rows = 6 * 1024 * 1024 // 5  # times a kilobyte: 1.2 GB, of which nothing is touched
+    large = native_engine.empty(rows, 256, torch.float32)
+    address, size = large.data_ptr(), large.nbytes
+    del large
+    assert native_engine._native.idle_bytes() >= size
+    assert native_engine.empty(rows, 256, torch.float32).data_ptr() == address
+    assert native_engine.trim() >= size
+
+
 @pytest.mark.slow
 def test_memory_is_flat_over_a_thousand_calls() -> None:
     lstm = torch.nn.LSTM(16, 24)
