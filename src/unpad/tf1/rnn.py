@@ -203,7 +203,7 @@ def check_form(cell: nn.Module, state: Nest, argument: str, values: Any) -> Nest
     """Refuse a plain tuple for an `LSTMStateTuple`, (h, c) perhaps, and another dtype than x's."""
     if state is None:
         return None
-    _check_form(size_of(cell, "state_size"), state, argument)
+    check_plain_tuples(size_of(cell, "state_size"), state, argument)
     dtype = _values_of(values).dtype
     for leaf in leaves(state):
         if isinstance(leaf, Tensor) and leaf.is_floating_point() and leaf.dtype != dtype:
@@ -213,7 +213,8 @@ def check_form(cell: nn.Module, state: Nest, argument: str, values: Any) -> Nest
     return state
 
 
-def _check_form(size: Any, state: Nest, argument: str) -> None:
+def check_plain_tuples(size: Any, state: Nest, argument: str) -> None:
+    """Refuse a plain tuple or list where the cell's state is an `LSTMStateTuple`."""
     if isinstance(size, LSTMStateTuple):
         if isinstance(state, (tuple, list)) and not isinstance(state, LSTMStateTuple):
             raise ArgumentTypeError(
@@ -224,7 +225,7 @@ def _check_form(size: Any, state: Nest, argument: str) -> None:
             )
     elif isinstance(size, tuple) and isinstance(state, (tuple, list)):
         for inner, given in zip(size, state):  # noqa: B905 - unequal forms are refused later
-            _check_form(inner, given, argument)
+            check_plain_tuples(inner, given, argument)
 
 
 def stack_steps(inputs: Any) -> Any:
