@@ -20,6 +20,7 @@ from unpad.importers.artefact import Array, Variable
 from unpad.importers.crc32c import crc32c, mask
 from unpad.importers.errors import ArtefactError, MalformedError, naming
 from unpad.importers.files import inside, open_regular, read_range, read_whole
+from unpad.importers.hints import folder_without
 from unpad.importers.slices import Extents, extents_in, fill, slice_key
 from unpad.importers.table import read_table
 from unpad.importers.wire import VARINT, fields, message_in, messages, number_in, signed, text
@@ -197,10 +198,14 @@ def newest_prefix(folder: Path) -> Path:
             prefix = folder / (Path(name).name if Path(name).is_absolute() else name)
             return inside(folder, prefix)
     found = sorted(folder.glob("*.index"))
-    if len(found) != 1:
-        names = ", ".join(path.name for path in found[:5]) or "no *.index"
-        remedy = "give the prefix of one checkpoint, such as model.ckpt-100"
-        raise ArtefactError(folder, f"it has no file `checkpoint` and {names}", remedy)
+    if not found:
+        raise ArtefactError(
+            folder, "it has no file `checkpoint` and no *.index", folder_without(folder)
+        )
+    if len(found) > 1:
+        names = ", ".join(path.name for path in found[:5])
+        remedy = f"give the prefix of one of them, such as {found[-1].with_suffix('')}"
+        raise ArtefactError(folder, f"it has no file `checkpoint` but several: {names}", remedy)
     return found[0].with_suffix("")
 
 
