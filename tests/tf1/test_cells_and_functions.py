@@ -451,3 +451,32 @@ def test_a_packed_batch_makes_the_weights_too():
     packed = nn.utils.rnn.pack_sequence([torch.randn(3, 2), torch.randn(1, 2)])
     outputs, _ = tf1.dynamic_rnn(tf1.GRUCell(4), packed)
     assert outputs.data.shape == (4, 4)
+
+
+@pytest.mark.parametrize("run", [tf1.dynamic_rnn, tf1.static_rnn])
+def test_the_warning_of_a_length_out_of_range_names_the_callers_line(run):
+    x = X if run is tf1.dynamic_rnn else list(X.unbind(1))
+    with pytest.warns(UserWarning, match="sequence_length") as caught:
+        run(GRU, x, sequence_length=[99, 1, 1, 1])
+    assert caught[0].filename == __file__
+
+
+def test_one_cell_twice_for_two_widths_says_what_to_write():
+    one, other = tf1.GRUCell(4), tf1.GRUCell(4)
+    for cells in ([one] * 3, [tf1.BasicRNNCell(5), other, other]):
+        with pytest.raises(ArgumentError, match=r"one GRUCell object.*GRUCell\(\.\.\.\) for _ in"):
+            tf1.dynamic_rnn(tf1.MultiRNNCell(cells), X)
+    twice = tf1.GRUCell(3)
+    outputs, _ = tf1.dynamic_rnn(tf1.MultiRNNCell([twice, twice]), X)
+    assert outputs.shape == (*X.shape[:2], 3)
+
+
+@pytest.mark.parametrize("lengths", [[99, 1, 1, 1], [1, 1, 1]])
+def test_lengths_of_two_directions_are_refused_in_the_functions_own_words(lengths):
+    steps = X.transpose(0, 1)
+    for run in (
+        lambda: tf1.bidirectional_dynamic_rnn(GRU, GRU, steps, lengths, time_major=True),
+        lambda: tf1.static_bidirectional_rnn(GRU, GRU, list(steps), sequence_length=lengths),
+    ):
+        with pytest.raises(ArgumentError, match=r"sequence_length.*time_major"):
+            run()

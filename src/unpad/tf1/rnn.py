@@ -68,6 +68,20 @@ def dynamic_rnn(
     >>> tuple(outputs.shape), tuple(state.h.shape)
     ((2, 5, 4), (2, 4))
     """
+    memory = "lean" if check_flag("swap_memory", swap_memory) else "fast"
+    return _run(cell, inputs, sequence_length, initial_state, dtype, time_major, memory)
+
+
+def _run(
+    cell: nn.Module,
+    inputs: Any,
+    sequence_length: Any,
+    initial_state: Nest,
+    dtype: torch.dtype | None,
+    time_major: bool,
+    memory: str,
+) -> tuple[Any, Nest]:
+    """Do what both functions do; called by them alone, as a warning names their caller's line."""
     check_flag("time_major", time_major)
     ready, values = prepare(cell, inputs, "cell")
     check_same_dtype(ready, values, dtype)
@@ -78,7 +92,7 @@ def dynamic_rnn(
         check_form(ready, initial_state, "initial_state", values),
         dtype,
         time_major=time_major,
-        memory="lean" if check_flag("swap_memory", swap_memory) else "fast",
+        memory=memory,
     )
     return part(ready, output), state_like(size_of(ready, "state_size"), state)
 
@@ -114,9 +128,8 @@ def static_rnn(
     >>> len(outputs), tuple(outputs[0].shape)
     (5, (2, 4))
     """
-    outputs, state = dynamic_rnn(
-        cell, stack_steps(inputs), sequence_length, initial_state, dtype, time_major=True
-    )
+    steps = stack_steps(inputs)
+    outputs, state = _run(cell, steps, sequence_length, initial_state, dtype, True, "fast")
     return unstack_steps(outputs), state
 
 
@@ -187,7 +200,7 @@ def clamp_lengths(lengths: Any, values: Any, axis: int) -> Any:
             f"sequence_length[{row}] is {int(given[row])}, outside of 0 to {steps}: it counts as "
             f"{int(within[row])}, as in TensorFlow",
             UserWarning,
-            stacklevel=3,
+            stacklevel=4,  # past `_run` and the function that called it
         )
     return within
 

@@ -63,8 +63,6 @@ def draw_keras(draw):
                 args = {"units": args["units"]}
             cells.append([name, args])
         args = {"cells": cells, **more, **draw.some(go_backwards=True, zero_output_for_mask=True)}
-        if call["mask"] is not None and args.get("unroll"):
-            del args["unroll"]
     else:
         kind = "Bidirectional"
         merge = draw.of("concat", "sum", "ave", "mul", None)
@@ -75,8 +73,20 @@ def draw_keras(draw):
             back[1]["go_backwards"] = True
             back[1]["units"] = inner[1]["units"]
             args["backward"] = back
+    for inner in (args, args.get("inner", [0, {}])[1], args.get("backward", [0, {}])[1]):
+        differs(inner, call, "inner" in args)
     sizes = {"batch": draw.number(1, 5), "max_time": draw.number(1, 8), "input": draw.number(1, 4)}
     return {"family": "keras", "cell": {"class": kind, "args": args}, "call": call, "sizes": sizes}
+
+
+def differs(args, call, both):
+    """Take out what the porting page lists as another number on purpose."""
+    backwards = both or args.get("go_backwards")
+    zeros = both or args.get("zero_output_for_mask")
+    if call["mask"] is not None and backwards and zeros:
+        args.pop("unroll", None)
+    if call["ragged_input"] and not args.get("return_sequences"):
+        args.pop("zero_output_for_mask", None)
 
 
 @functools.cache
