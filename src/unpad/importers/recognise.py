@@ -79,7 +79,11 @@ class _Search:
             if variable.name not in used
         }
         named = {layer.target: layer for layer in self.layers}
-        return Model(self.artefact.path, named, others | self.artefact.left_out)
+        lost = {
+            name: BOOKKEPT if BOOKKEEPING.search(name) else reason
+            for name, reason in self.artefact.left_out.items()
+        }
+        return Model(self.artefact.path, named, others | lost)
 
     def _try(self, path: str, used: Iterable[Variable], make: Callable[[], Layer]) -> None:
         """Add a layer, or keep the reason why there is none."""
