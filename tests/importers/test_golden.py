@@ -135,7 +135,8 @@ def run_keras(case: str, layers: torch.nn.ModuleDict) -> dict[str, torch.Tensor]
         x, final = layers[key](x, lengths=lengths)
         shape = given[f"layer/{name}"].shape
         if len(shape) == 2:
-            x = torch.cat([h for h, _ in final], 1) if isinstance(final, tuple) else final
+            sides = final if layers[key].bidirectional else (final,)
+            x = torch.cat([each[0] if isinstance(each, tuple) else each for each in sides], 1)
         repeats = len(shape) == 3 and not layers[key].bidirectional
         results[f"layer/{name}"] = held(x, lengths) if repeats else x
     logits = kinds["Linear"](x)

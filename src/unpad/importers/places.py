@@ -11,7 +11,8 @@ BOOKKEEPING = re.compile(
     r"|/(Adam|AdamW|Adamax|Nadam|LazyAdam|adam_[mv]|Adagrad|AdagradDA|Adadelta|[Mm]omentum)(_\d+)?$"
     r"|/(RMSProp|RMSprop|Ftrl|ProximalAdagrad|LARSOptimizer|ExponentialMovingAverage)(_\d+)?$"
     r"|^(training/)?(Adam|AdamW|Adamax|Nadam|SGD|RMSprop|Adagrad|Adadelta|Ftrl)/"
-    r"|^optimizer|/\.OPTIMIZER_SLOT/|^_?optimizer_weights/|^metrics/|^keras_api/"
+    r"|(^|/)optimizer/|/(_iterations|_learning_rate)/\.ATTRIBUTES/|/\.OPTIMIZER_SLOT/"
+    r"|^optimizer|^_?optimizer_weights/|^metrics/|^keras_api/"
 )
 BOOKKEPT = "optimizer, metric or counter"
 _V1_CELL = re.compile(r"(basic_rnn_cell|basic_lstm_cell|lstm_cell)(_\d+)?")
