@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import unpad
+from engine.every_cell import TIERS
 from importers.artefacts import CASES, FOLDER, OWN, artefacts, path_of, recorded, truth, unnamed
 from unpad import importers
 
@@ -14,7 +15,7 @@ FORMS = artefacts()
 pytest.importorskip("h5py")
 
 
-@pytest.fixture(params=["native", "torch"])
+@pytest.fixture(params=["torch", *(["native"] if TIERS else [])])
 def engine(request):
     with unpad.engine(request.param):
         yield request.param
