@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import importlib
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src"
 FIRST = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 PAGES = sorted([*FIRST, *(ROOT / "docs").glob("*.md"), *SOURCE.rglob("README.md")])
+SAVED = ROOT / "tests/golden/checkpoints/savedmodel_v1_lstm_basic/model"
 SNIPPET = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!\w+:)([^)#\s]+)(?:#[^)]*)?\)")
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
@@ -33,6 +35,8 @@ def test_every_snippet_of_a_page_runs(
     """The snippets of one page are one session: a later one may use what an earlier one made."""
     monkeypatch.chdir(tmp_path)
     text = page.read_text()
+    if '"classifier"' in text:  # the SavedModel that the page reads
+        shutil.copytree(SAVED, tmp_path / "classifier")
     names: dict[str, object] = {"__name__": "__main__"}
     for match in SNIPPET.finditer(text):
         # Blank lines in front make a traceback name the line of the page.

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -18,6 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "porting-from-tensorflow.md"
+SAVED = ROOT / "tests/golden/checkpoints/savedmodel_v1_lstm_basic/model"  # the page's classifier
 PEERS = ROOT / "benchmarks" / "peers"
 ENVIRONMENTS = Path(os.environ.get("UNPAD_PEERS", ROOT / ".venv-peers"))
 PROGRAM = re.compile(
@@ -31,6 +33,7 @@ def run(code: str) -> str:
     """What a program prints in TensorFlow's environment."""
     python = ENVIRONMENTS / "tensorflow" / "bin" / "python"
     with tempfile.TemporaryDirectory() as folder:
+        shutil.copytree(SAVED, Path(folder) / "classifier")
         done = subprocess.run(
             [str(python), "-c", code],
             capture_output=True,
@@ -48,7 +51,7 @@ def run(code: str) -> str:
 def main() -> None:
     install = [sys.executable, str(PEERS / "install.py"), "tensorflow"]
     print(subprocess.run(install, capture_output=True, text=True, check=True).stdout, end="")
-    text, wrong = PAGE.read_text(), 0
+    text, wrong, shift = PAGE.read_text(), 0, 0
     for number, match in enumerate(PROGRAM.finditer(text), 1):
         printed = run(match["code"])
         same = printed == match["printed"]
@@ -56,7 +59,8 @@ def main() -> None:
         if not same:
             wrong += 1
             print(printed, end="")
-            text = text.replace(match[0], match[0].replace(match["printed"], printed, 1), 1)
+            start, end = (place + shift for place in match.span("printed"))
+            text, shift = text[:start] + printed + text[end:], shift + len(printed) - (end - start)
     if "--write" in sys.argv[1:]:
         PAGE.write_text(text)
     elif wrong:

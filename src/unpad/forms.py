@@ -102,7 +102,8 @@ def open_input(
             argument,
             f"tokens of {_shape(opened.values.shape[1:])}",
             f"tokens of {_shape(features)} (input_size)",
-            "give the layer the input's width, or the input the layer's (check batch_first)",
+            "give the layer the input's width, or the input the layer's (check batch_first or "
+            "time_major)",
         )
     return opened
 
@@ -126,7 +127,7 @@ def _open_tensor(
             names[0],
             f"a tensor of shape {list(x.shape)}",
             f"{padded}, or [S, features] for one sequence" if rank == 1 else f"rank {rank + 2}",
-            "add or remove dimensions (check batch_first)",
+            "add or remove dimensions (check batch_first or time_major)",
         )
     batch, steps = (x.shape[0], x.shape[1]) if batch_first else (x.shape[1], x.shape[0])
     if lengths is None and batch_first:

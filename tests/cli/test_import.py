@@ -46,6 +46,69 @@ def test_a_pipe_gets_every_name_whole(capsys):
     ]
 
 
+def test_what_an_optimizer_kept_stands_apart_from_the_weights(capsys):
+    for kind in (CHECKPOINT, OWN / "keras_bilstm" / "model.h5", OWN / "keras_bilstm/tf_checkpoint"):
+        _, out, _ = run(capsys, kind)
+        weights, others = out.split("optimizer, metrics and counters: no weights")
+        assert "dense/kernel" in weights
+        assert "Adam" not in weights
+        assert others.count("Adam") >= 14
+        assert "dense: Linear" in others, "the layers come after both"
+
+
+def test_an_optimizer_that_nobody_knows_is_seen_by_what_it_stands_below(tmp_path, capsys):
+    kernel = np.ones((3, 2), np.float32)
+    saved = {"dense/kernel": kernel, "dense/kernel/Wonder": kernel, "tower/other": kernel}
+    writer.write(tmp_path / "m", {name: (value, "float32") for name, value in saved.items()})
+    model = importers.recognise(importers.read(tmp_path / "m"))
+    assert model.bookkeeping == ["dense/kernel/Wonder"]
+    assert model.unrecognised["tower/other"] == "no layer that is known"
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        ("absent/model.safetensors", "its folder {0}/absent does not exist; make it (mkdir -p"),
+        ("", "it is a folder, not a file to write; name a file in it, such as {0}/model.safe"),
+    ],
+)
+def test_a_target_that_cannot_be_written_is_told_before_any_work(capsys, tmp_path, target, words):
+    code, out, err = run(capsys, tmp_path / "no-such-model", "--to", tmp_path / target)
+    assert code == 3
+    assert words.format(tmp_path) in err
+    assert out == ""
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('{"rnn": "a",\n "dense" null}', "at line 2, column 10"),
+        ('["rnn"]', "it holds a JSON array, not an object"),
+        ("3", "it holds a JSON number, not an object"),
+        ("", "at line 1, column 1"),
+        ("[" * 100_000, "nested too deeply"),
+        ('{"rnn": "a", "rnn": "b"}', "'rnn' stands in it 2 times"),
+        ('{"rnm": "a"}', "did you mean: rnn?"),
+        (b"\xff\xfe{", "no text in UTF-8"),
+    ],
+)
+def test_a_broken_mapping_is_told_to_the_line(capsys, tmp_path, text, words):
+    path = tmp_path / "map.json"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    code, _, err = run(capsys, CHECKPOINT, "--mapping", path)
+    assert code in (2, 3)
+    assert words in err
+    assert "damaged" not in err
+
+
+def test_a_mapping_as_windows_writes_it_is_read(capsys, tmp_path):
+    path = tmp_path / "map.json"
+    path.write_text('{"rnn": "encoder"}', encoding="utf-8-sig")
+    _, out, _ = run(capsys, CHECKPOINT, "--mapping", path)
+    assert "encoder: Recurrent" in out
+
+
 def test_scripts_get_every_variable_with_its_use(capsys):
     code, out, _ = run(capsys, CHECKPOINT, "--json")
     assert code == 0
@@ -58,6 +121,8 @@ def test_scripts_get_every_variable_with_its_use(capsys):
         "use": "dense", "recognised": True,
     }  # fmt: skip
     assert not variables["global_step"]["recognised"]
+    assert len(found["bookkeeping"]) == 17
+    assert {"global_step", "beta1_power", "dense/kernel/Adam_1"} < set(found["bookkeeping"])
     assert found["layers"]["rnn"]["parameters"]["cells.0.weight_ih"] == [32, 6]
     assert found["written"] is None
 

@@ -136,3 +136,23 @@ def test_a_dtype_without_numbers_is_left_out_with_the_reason(tmp_path):
     found = importers.read(tmp_path / "m")
     assert list(found) == ["v"]
     assert found.left_out == {"table": "its dtype variant holds no numbers"}
+
+
+@pytest.mark.parametrize("name", ["tower/kernel/part_0/Adam", "tower/kernel"])
+def test_an_optimizers_slot_of_one_part_alone_costs_no_other_variable(tmp_path, name):
+    """TensorFlow 2.15 writes these for partitioned variables in a scope, and cannot read them."""
+    half, extents = np.zeros(2, np.float32).tobytes(), ((0, 2),)
+    place = {"size": 8, "crc": writer.masked(half)}
+    whole = writer.entry(1, (4,), slices=[writer.slice_of(extents)])
+    bias = writer.entry(1, (2,), offset=8, **place | {"size": 8})
+    part = writer.entry(1, (2,), **place)
+    entries = [(slice_key(name, extents), part), (b"bias", bias), (name.encode(), whole)]
+    writer.save(tmp_path / "m", [(b"", writer.header()), *entries], [half + half])
+    if name == "tower/kernel":
+        with pytest.raises(importers.ArtefactError, match="not as large as it is"):
+            importers.read(tmp_path / "m")
+        return
+    found = importers.read(tmp_path / "m")
+    assert list(found) == ["bias"]
+    assert "only a part of it" in found.left_out[name]
+    assert importers.recognise(found).bookkeeping == [name]

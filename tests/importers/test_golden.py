@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import unpad
+from engine.every_cell import TIERS
 from importers.artefacts import CASES, FOLDER, OWN, artefacts, path_of, recorded, truth, unnamed
 from unpad import importers
 
@@ -14,7 +15,7 @@ FORMS = artefacts()
 pytest.importorskip("h5py")
 
 
-@pytest.fixture(params=["native", "torch"])
+@pytest.fixture(params=["torch", *(["native"] if TIERS else [])])
 def engine(request):
     with unpad.engine(request.param):
         yield request.param
@@ -60,7 +61,9 @@ def test_nothing_that_is_a_weight_goes_unrecognised(artefact):
 
 
 def is_weight(name: str) -> bool:
-    return not name.endswith(("/Adam", "/Adam_1", "_power", "global_step"))
+    slots = ("Adam", "RMSProp", "Momentum", "Ftrl", "Adagrad", "Adadelta")
+    kept = tuple(f"/{slot}{more}" for slot in slots for more in ("", "_1"))
+    return not name.endswith((*kept, "_power", "global_step"))
 
 
 @pytest.mark.usefixtures("engine")
@@ -103,6 +106,9 @@ def run_v1(case: str, layers: torch.nn.ModuleDict) -> dict[str, torch.Tensor]:
     given = recorded(case)
     tokens, lengths = torch.from_numpy(given["tokens"]).long(), given["lengths"].tolist()
     output, final = part(layers, "rnn")(part(layers, "embedding")(tokens), lengths=lengths)
+    if isinstance(final, tuple) and all(isinstance(state, torch.Tensor) for state in final):
+        named = [type(cell).__name__ for cell in part(layers, "rnn").cells]
+        final = (final,) if named == ["LSTMCell"] else final
     last = final[-1] if isinstance(final, tuple) else final
     logits = part(layers, "dense")(last[0] if isinstance(last, tuple) else last)
     results = {"rnn_outputs": output, "logits": logits, "probs": logits.softmax(1)}
@@ -130,7 +136,8 @@ def run_keras(case: str, layers: torch.nn.ModuleDict) -> dict[str, torch.Tensor]
         x, final = layers[key](x, lengths=lengths)
         shape = given[f"layer/{name}"].shape
         if len(shape) == 2:
-            x = torch.cat([h for h, _ in final], 1) if isinstance(final, tuple) else final
+            sides = final if layers[key].bidirectional else (final,)
+            x = torch.cat([each[0] if isinstance(each, tuple) else each for each in sides], 1)
         repeats = len(shape) == 3 and not layers[key].bidirectional
         results[f"layer/{name}"] = held(x, lengths) if repeats else x
     logits = kinds["Linear"](x)

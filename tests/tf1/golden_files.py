@@ -19,9 +19,10 @@ FOLDER = Path(os.environ.get("UNPAD_GOLDEN") or OWN)
 
 
 def cases(*families: str) -> list[Any]:
-    """The manifest's cases of these families."""
-    manifest = json.loads((FOLDER / "cases.json").read_text())
-    return [case for case in manifest["cases"] if case["family"] in families]
+    """The cases of these families: the manifest's, and of our own folder those drawn at random."""
+    manifests = [FOLDER / "cases.json", *([OWN / "drawn" / "cases.json"] if FOLDER == OWN else [])]
+    found = [case for path in manifests for case in json.loads(path.read_text())["cases"]]
+    return [case for case in found if case["family"] in families]
 
 
 class Golden:

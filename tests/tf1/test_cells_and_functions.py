@@ -338,22 +338,6 @@ def test_cells_refuse_wrong_options():
             make()
 
 
-def test_raw_rnn_refuses_what_is_no_loop():
-    with pytest.raises(ArgumentTypeError, match="loop_fn"):
-        tf1.raw_rnn(GRU, None)
-    for finished in (True, torch.zeros(2), torch.zeros(2, 1, dtype=torch.bool)):
-        with pytest.raises((ArgumentError, ArgumentTypeError), match="finished"):
-            tf1.raw_rnn(GRU, lambda *_, f=finished: (f, X[:, 0], H, None, None))
-
-
-def test_raw_rnn_that_is_over_at_once_emits_nothing():
-    done = torch.ones(4, dtype=torch.bool)
-    emitted, state, loop_state = tf1.raw_rnn(GRU, lambda *_: (done, X[:, 0], H, None, None))
-    assert emitted.stack().shape == (0, 4, 4)
-    assert state is H
-    assert loop_state is None
-
-
 def test_a_name_replaces_the_cells_part_of_its_variables_names():
     cell = tf1.LSTMCell(2, name="encoder", num_proj=1)
     cell.build(1)
@@ -469,23 +453,30 @@ def test_a_packed_batch_makes_the_weights_too():
     assert outputs.data.shape == (4, 4)
 
 
-def test_raw_rnn_as_tensorflows_documentation_writes_it():
-    x, lengths = torch.randn(4, 6, 3), torch.tensor([6, 0, 2, 5])
-    for row, length in enumerate(lengths):
-        x[row, length:] = float("nan")
-    array = tf1.TensorArray(dtype=torch.float32, size=6).unstack(x.transpose(0, 1))
+@pytest.mark.parametrize("run", [tf1.dynamic_rnn, tf1.static_rnn])
+def test_the_warning_of_a_length_out_of_range_names_the_callers_line(run):
+    x = X if run is tf1.dynamic_rnn else list(X.unbind(1))
+    with pytest.warns(UserWarning, match="sequence_length") as caught:
+        run(GRU, x, sequence_length=[99, 1, 1, 1])
+    assert caught[0].filename == __file__
 
-    def loop(time, output, state, loop_state):
-        finished = time >= lengths
-        x_t = torch.zeros(4, 3) if bool(finished.all()) else array.read(time)
-        return finished, x_t, GRU.zero_state(4) if output is None else state, output, None
 
-    emitted, state, _ = tf1.raw_rnn(GRU, loop)
-    wanted, final = tf1.dynamic_rnn(GRU, x, lengths)
-    torch.testing.assert_close(emitted.stack().transpose(0, 1), wanted)
-    torch.testing.assert_close(state, final)
-    found = torch.autograd.grad(emitted.stack().sum(), list(GRU.parameters()))
-    for a, b in zip(found, torch.autograd.grad(wanted.sum(), list(GRU.parameters())), strict=True):
-        torch.testing.assert_close(a, b)
-    written = tf1.TensorArray(torch.float32, 2).write(1, x[0, 0]).write(0, x[0, 1])
-    torch.testing.assert_close(written.stack(), x[0, :2].flip(0))
+def test_one_cell_twice_for_two_widths_says_what_to_write():
+    one, other = tf1.GRUCell(4), tf1.GRUCell(4)
+    for cells in ([one] * 3, [tf1.BasicRNNCell(5), other, other]):
+        with pytest.raises(ArgumentError, match=r"one GRUCell object.*GRUCell\(\.\.\.\) for _ in"):
+            tf1.dynamic_rnn(tf1.MultiRNNCell(cells), X)
+    twice = tf1.GRUCell(3)
+    outputs, _ = tf1.dynamic_rnn(tf1.MultiRNNCell([twice, twice]), X)
+    assert outputs.shape == (*X.shape[:2], 3)
+
+
+@pytest.mark.parametrize("lengths", [[99, 1, 1, 1], [1, 1, 1]])
+def test_lengths_of_two_directions_are_refused_in_the_functions_own_words(lengths):
+    steps = X.transpose(0, 1)
+    for run in (
+        lambda: tf1.bidirectional_dynamic_rnn(GRU, GRU, steps, lengths, time_major=True),
+        lambda: tf1.static_bidirectional_rnn(GRU, GRU, list(steps), sequence_length=lengths),
+    ):
+        with pytest.raises(ArgumentError, match=r"sequence_length.*time_major"):
+            run()

@@ -286,3 +286,17 @@ MISTAKES = [
 def test_a_mistake_is_refused_by_its_name(kind, argument, call):
     with pytest.raises(kind, match=argument):
         call(torch.zeros(6, 3, 4))
+
+
+@pytest.mark.parametrize("convert", [torch.tensor, np.array, list], ids=["torch", "NumPy", "list"])
+def test_the_parts_of_a_sparse_tensor_as_a_plain_tuple_are_refused_with_what_to_write(convert):
+    parts = tuple(convert(part) for part in ([[0, 0], [1, 0]], [1, 2], [2, 1]))
+    logits = torch.zeros(3, 2, 4)
+    for run in (
+        lambda: tf1.ctc_loss(parts, logits, [3, 3]),
+        lambda: tf1.ctc_loss_v2(parts, logits, None, [3, 3], blank_index=0),
+    ):
+        with pytest.raises(ArgumentTypeError, match=r"tf1\.SparseTensor\(indices, values"):
+            run()
+    assert tf1.ctc_loss(tf1.SparseTensor(*parts), logits, [3, 3]).isfinite().all()
+    assert tf1.ctc_loss([[0], [1, 2], []], torch.zeros(3, 3, 4), [3, 3, 3]).isfinite().all()

@@ -376,7 +376,6 @@ def test_a_mistake_is_told_before_any_work(name, both):
 
 BUILDS = {
     "units": (lambda: keras.LSTM(0), "units.*1 or more"),
-    "dropout": (lambda: keras.GRU(4, dropout=0.1), "dropout.*unpad.nn.Dropout"),
     "widths": (
         lambda: keras.StackedRNNCells([keras.GRUCell(4), keras.GRUCell(2, input_size=3)]),
         r"cells\[1\].*4",

@@ -181,6 +181,7 @@ def test_both_directions_are_keras_step_by_step(merge_mode, turned, engine, seed
     check()
 
 
+@pytest.mark.skipif(not TIERS, reason="torch's products may differ in the last bit")
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_row_alone_equals_the_row_in_a_crowd_bit_for_bit(kind):
     cell = KINDS[kind]()

@@ -5,10 +5,20 @@ from __future__ import annotations
 import contextlib
 import io
 import re
+import shutil
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
+import torch
 
+import unpad
+import unpad.data
+from tf1.golden_files import OWN
+from unpad import tf1
+from unpad.tf1 import keras
+
+SAVED = OWN / "checkpoints" / "savedmodel_v1_lstm_basic" / "model"
 PAGE = Path(__file__).parents[2] / "docs" / "porting-from-tensorflow.md"
 BLOCK = re.compile(r"^```(python tensorflow|python|text)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
@@ -32,8 +42,10 @@ def _is_number(part: str) -> bool:
     return True
 
 
-def test_every_port_prints_the_numbers_of_its_program() -> None:
+def test_every_port_prints_the_numbers_of_its_program(tmp_path, monkeypatch) -> None:
     """Where a port differs on purpose, what it prints stands below it instead."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(SAVED, "classifier")
     names: dict[str, object] = {}
     compared = 0
     for blocks in sections():
@@ -58,3 +70,25 @@ def test_every_port_prints_the_numbers_of_its_program() -> None:
                 ), (line, like)
                 compared += isinstance(right, float)
     assert compared > 10
+    assert len(sections()) == 7
+
+
+def table_of(heading: str) -> list[list[str]]:
+    """The rows of the one table of a section, a list of cells each."""
+    section = PAGE.read_text().split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    rows = [line.strip("|").split("|") for line in section.splitlines() if line.startswith("|")]
+    return rows[2:]
+
+
+def test_the_names_that_are_not_here_are_not_and_those_instead_of_them_are() -> None:
+    modules = {"unpad": unpad, "tf1": tf1, "keras": keras, "torch": torch}
+    found = 0
+    for theirs, ours in table_of("Names that are not here"):
+        for name in re.findall(r"`(\w+)`", theirs.replace("`StackedRNNCells` of", "")):
+            if name != "tf":
+                assert not hasattr(tf1, name), name
+                assert not hasattr(keras, name), name
+        for module, name in re.findall(r"`(unpad|tf1|keras|torch)\.([\w.]+)", ours):
+            assert attrgetter(name)(modules[module]) is not None
+            found += 1
+    assert found > 20

@@ -12,7 +12,8 @@ from rich.text import Text
 
 from unpad.cli import console
 from unpad.cli.console import out
-from unpad.importers import Artefact, Model, read, read_mapping, recognise
+from unpad.importers import Artefact, Model, Variable, read, read_mapping, recognise
+from unpad.importers.errors import writing
 
 
 def import_(
@@ -39,6 +40,9 @@ def import_(
     With --to, those layers are written as safetensors; unpad.importers.load builds them from that
     file. Neither TensorFlow nor Keras is needed, and nothing in the files is executed.
     """
+    if to is not None:
+        with writing(to):
+            pass  # before the work, not after it
     artefact = read(path)
     model = recognise(artefact, None if mapping is None else read_mapping(mapping))
     if to is not None:
@@ -68,6 +72,7 @@ def _facts(artefact: Artefact, model: Model, to: Path | None) -> dict[str, Any]:
             }
             for variable in artefact.variables
         ],
+        "bookkeeping": model.bookkeeping,
         "left_out": artefact.left_out,
         "layers": {
             name: {
@@ -89,16 +94,13 @@ def _facts(artefact: Artefact, model: Model, to: Path | None) -> dict[str, Any]:
 
 def _show(artefact: Artefact, model: Model, to: Path | None) -> None:
     out.print(_plain(f"{artefact.path}: {artefact.kind}, {len(artefact)} variables"))
-    uses = _uses(model)
-    table = Table("variable", "dtype", "shape", "part of", box=None)
-    table.columns[0].overflow = "fold"
-    for variable in artefact.variables:
-        shape = " × ".join(map(str, variable.shape)) or "one number"
-        row = (variable.alias or variable.name, variable.dtype, shape, uses[variable.name])
-        dim = "dim" if variable.name in model.unrecognised else ""
-        table.add_row(*map(_plain, row), style=dim)
-    # In a file or a pipe a name that is cut in two cannot be searched for.
-    (out if out.is_terminal else Console(width=1000)).print(table)
+    uses, apart = _uses(model), set(model.bookkeeping)
+    weights = [v for v in artefact.variables if v.name not in apart]
+    others = [v for v in artefact.variables if v.name in apart]
+    if weights:
+        _table("variable", weights, [uses[v.name] for v in weights], model)
+    if others:
+        _table("optimizer, metrics and counters: no weights", others, [], model)
     for name, reason in artefact.left_out.items():
         out.print(_plain(f"not read: {name}: {reason}"))
     for name, signature in artefact.signatures.items():
@@ -114,6 +116,18 @@ def _show(artefact: Artefact, model: Model, to: Path | None) -> None:
         out.print("--to FILE.safetensors writes these layers")
     else:
         out.print("no layer was recognised: give a --mapping")
+
+
+def _table(heading: str, variables: list[Variable], uses: list[str], model: Model) -> None:
+    table = Table(heading, "dtype", "shape", *(["part of"] if uses else []), box=None)
+    table.columns[0].overflow = "fold"
+    for number, variable in enumerate(variables):
+        shape = " × ".join(map(str, variable.shape)) or "one number"
+        row = [variable.alias or variable.name, variable.dtype, shape, *uses[number : number + 1]]
+        dim = "dim" if variable.name in model.unrecognised else ""
+        table.add_row(*map(_plain, row), style=dim)
+    # In a file or a pipe a name that is cut in two cannot be searched for.
+    (out if out.is_terminal else Console(width=1000)).print(table)
 
 
 def _plain(text: str) -> Text:

@@ -20,6 +20,8 @@ from unpad.importers.artefact import Array, Variable
 from unpad.importers.crc32c import crc32c, mask
 from unpad.importers.errors import ArtefactError, MalformedError, naming
 from unpad.importers.files import inside, open_regular, read_range, read_whole
+from unpad.importers.hints import folder_without
+from unpad.importers.places import BOOKKEEPING
 from unpad.importers.slices import Extents, extents_in, fill, slice_key
 from unpad.importers.table import read_table
 from unpad.importers.wire import VARINT, fields, message_in, messages, number_in, signed, text
@@ -57,6 +59,12 @@ def read_bundle(prefix: Path) -> tuple[list[Variable], dict[str, str]]:
             name: f"its dtype {dtypes.name_of(entry.dtype)} holds no numbers"
             for name, entry in whole.items()
             if not dtypes.is_readable(entry.dtype)
+        }
+        left_out |= {
+            name: "its slices are only a part of it, as TensorFlow writes optimizers' slots of "
+            "partitioned variables at times"
+            for name, entry in whole.items()
+            if BOOKKEEPING.search(name) and _lacks_parts(name, entry, parts)
         }
         _check_owners(whole, parts)
         _check_ranges(entries.values(), shards)
@@ -119,6 +127,13 @@ def _value(name: str, entry: Entry, parts: dict[bytes, Entry], data: _Data) -> A
             (extents, data.read(name, parts[slice_key(name, extents)])) for extents in entry.slices
         ]
         return fill(entry.shape, read, name)
+
+
+def _lacks_parts(name: str, entry: Entry, parts: dict[bytes, Entry]) -> bool:
+    """Whether the slices that an entry names are fewer numbers than its shape wants."""
+    found = [parts.get(slice_key(name, extents)) for extents in entry.slices]
+    sizes = [math.prod(part.shape) for part in found if part is not None]
+    return bool(found) and len(sizes) == len(found) and sum(sizes) < math.prod(entry.shape)
 
 
 def _header(value: bytes | None) -> int:
@@ -197,10 +212,14 @@ def newest_prefix(folder: Path) -> Path:
             prefix = folder / (Path(name).name if Path(name).is_absolute() else name)
             return inside(folder, prefix)
     found = sorted(folder.glob("*.index"))
-    if len(found) != 1:
-        names = ", ".join(path.name for path in found[:5]) or "no *.index"
-        remedy = "give the prefix of one checkpoint, such as model.ckpt-100"
-        raise ArtefactError(folder, f"it has no file `checkpoint` and {names}", remedy)
+    if not found:
+        raise ArtefactError(
+            folder, "it has no file `checkpoint` and no *.index", folder_without(folder)
+        )
+    if len(found) > 1:
+        names = ", ".join(path.name for path in found[:5])
+        remedy = f"give the prefix of one of them, such as {found[-1].with_suffix('')}"
+        raise ArtefactError(folder, f"it has no file `checkpoint` but several: {names}", remedy)
     return found[0].with_suffix("")
 
 

@@ -37,6 +37,22 @@ class MalformedError(Exception):
 
 
 @contextmanager
+def writing(path: Path) -> Generator[None]:
+    """Turn what the system says of a file that cannot be written into the error that names it."""
+    if path.is_dir():
+        remedy = f"name a file in it, such as {path / 'model.safetensors'}"
+        raise ArtefactError(path, "it is a folder, not a file to write", remedy)
+    if not path.parent.is_dir():
+        remedy = f"make it (mkdir -p {path.parent}), or write elsewhere"
+        raise ArtefactError(path, f"its folder {path.parent} does not exist", remedy)
+    try:
+        yield
+    except OSError as error:
+        problem = f"it cannot be written ({error.strerror or error})"
+        raise ArtefactError(path, problem, "check the folder's rights and free space") from error
+
+
+@contextmanager
 def naming(path: str | Path) -> Generator[None]:
     """Turn what the readers of bytes raise into the error that names the file."""
     try:

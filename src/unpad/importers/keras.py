@@ -22,6 +22,7 @@ from unpad.importers.artefact import Artefact, Variable
 from unpad.importers.errors import MalformedError
 from unpad.importers.files import open_regular, size_of
 from unpad.importers.hdf5 import Contents, allowance, read_hdf5
+from unpad.importers.hints import other_archive
 from unpad.importers.saved_model import parse_json
 
 _LEGACY = ("layer_names", "keras_version", "model_config")
@@ -82,7 +83,10 @@ def _members(archive: zipfile.ZipFile, most: int) -> dict[str, zipfile.ZipInfo]:
         most -= member.file_size
     if most < 0:
         raise MalformedError("it unpacks to far more than its size (a zip bomb)")
+    other = other_archive(list(found))
     for name in ("config.json", "metadata.json", _WEIGHTS):
+        if name not in found and other is not None:
+            raise MalformedError(*other)
         if name not in found:
             remedy = "save the model in one file, with keras.Model.save"
             raise MalformedError(f"it has no {name}", remedy)

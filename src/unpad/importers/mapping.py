@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from unpad.errors import ArgumentError
-from unpad.importers.errors import naming
+from unpad.importers.errors import MalformedError, naming
 from unpad.importers.files import read_whole
-from unpad.importers.saved_model import parse_json
 
 _CELLS = ("rnn", "lstm")
+_EXAMPLE = 'write it as {"rnn": "encoder", "dense": null}; see unpad import --help'
+_JSON = {list: "array", str: "string", int: "number", float: "number", bool: "bool"}
 _SETTINGS = {
     "name": str, "cell": str, "forget_bias": float, "cell_clip": float, "proj_clip": float,
     "activation": str, "reset_after": bool,
@@ -61,10 +64,34 @@ def read_mapping(path: str | Path) -> dict[str, Any]:
     """A mapping from a JSON file.
 
     Raises:
-        ArtefactError: no such file, or no JSON object.
+        ArtefactError: no such file, or no JSON object: with the line and the column.
     """
     with naming(path):
-        return parse_json(read_whole(Path(path), 1 << 26))
+        return _own_json(read_whole(Path(path), 1 << 26))
+
+
+def _own_json(data: bytes) -> dict[str, Any]:
+    """The user's own file: where it is wrong is told to the line."""
+    try:
+        found = json.loads(data.decode("utf-8-sig"), object_pairs_hook=_without_repeats)
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno}, column {error.colno}"
+        raise MalformedError(f"it is no JSON: {error.msg} at {where}", _EXAMPLE) from error
+    except UnicodeDecodeError as error:
+        raise MalformedError(f"it is no text in UTF-8 (byte {error.start})", _EXAMPLE) from error
+    except RecursionError as error:
+        raise MalformedError("it is nested too deeply", _EXAMPLE) from error
+    if not isinstance(found, dict):
+        problem = f"it holds a JSON {_JSON.get(type(found), 'value')}, not an object"
+        raise MalformedError(problem, _EXAMPLE)
+    return cast("dict[str, Any]", found)
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    for name, count in Counter(name for name, _ in pairs).items():
+        if count > 1:
+            raise MalformedError(f"{name!r} stands in it {count} times", "say it once")
+    return dict(pairs)
 
 
 def parse_mapping(given: Any) -> Mapping:

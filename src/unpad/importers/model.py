@@ -15,8 +15,11 @@ from torch import Tensor, nn
 
 from unpad import nn as unpad_nn
 from unpad.importers.artefact import Array
-from unpad.importers.errors import ArtefactError, MalformedError, naming
+from unpad.importers.errors import ArtefactError, MalformedError, naming, writing
+from unpad.importers.files import open_regular
+from unpad.importers.hints import no_safetensors
 from unpad.importers.layouts import Cell
+from unpad.importers.places import BOOKKEPT
 from unpad.importers.saved_model import parse_json
 from unpad.tasks.atomic import write_atomically
 
@@ -69,6 +72,11 @@ class Model:
     layers: dict[str, Layer]
     unrecognised: dict[str, str] = field(default_factory=dict[str, str])
 
+    @property
+    def bookkeeping(self) -> list[str]:
+        """The variables that are no weights of the model: an optimizer's, metrics', counters'."""
+        return [name for name, reason in self.unrecognised.items() if reason == BOOKKEPT]
+
     def state_dict(self) -> dict[str, Tensor]:
         """Every parameter by its name, in the type it was saved in."""
         return {
@@ -96,7 +104,8 @@ class Model:
         The file is replaced as a whole or not at all. A length of 0 and gradients play no part.
 
         Raises:
-            ArtefactError: nothing was recognised, or safetensors is not installed.
+            ArtefactError: nothing was recognised, the file cannot be written (its folder does not
+                exist), or safetensors is not installed.
         """
         try:
             from safetensors.torch import save_file
@@ -108,7 +117,7 @@ class Model:
         plans = {layer.target: [layer.kind, layer.plan] for layer in self.layers.values()}
         state = {key: tensor.contiguous() for key, tensor in self.state_dict().items()}
         where = Path(path)
-        with naming(where):
+        with writing(where):
             write_atomically(
                 where, lambda temporary: save_file(state, temporary, {_KEY: json.dumps(plans)})
             )
@@ -140,7 +149,9 @@ def load(path: str | os.PathLike[str]) -> nn.ModuleDict:
                 metadata = file.metadata() or {}
                 state = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
         except SafetensorError as error:
-            raise MalformedError(f"it is no safetensors file ({error})") from error
+            with open_regular(where) as opened:
+                remedy = no_safetensors(opened.read(64))
+            raise MalformedError(f"it is no safetensors file ({error})", remedy) from error
         if _KEY not in metadata:
             raise MalformedError("it was not written by unpad import", "see its keys by hand")
         plans = parse_json(metadata[_KEY])

@@ -7,10 +7,14 @@ from collections import Counter
 from dataclasses import dataclass
 
 BOOKKEEPING = re.compile(
-    r"(^|/)(beta[12]_power|global_step|save_counter)(_\d+)?$"
-    r"|/(Adam|Adagrad|Adadelta|Momentum|RMSProp|Ftrl|ExponentialMovingAverage)(_\d+)?$"
-    r"|^optimizer|/\.OPTIMIZER_SLOT/|^_?optimizer_weights/|^metrics/|^keras_api/"
+    r"(^|/)(beta[12]_power|global_step|save_counter|eval_step)(_\d+)?$"
+    r"|/(Adam|AdamW|Adamax|Nadam|LazyAdam|adam_[mv]|Adagrad|AdagradDA|Adadelta|[Mm]omentum)(_\d+)?$"
+    r"|/(RMSProp|RMSprop|Ftrl|ProximalAdagrad|LARSOptimizer|ExponentialMovingAverage)(_\d+)?$"
+    r"|^(training/)?(Adam|AdamW|Adamax|Nadam|SGD|RMSprop|Adagrad|Adadelta|Ftrl)/"
+    r"|(^|/)optimizer/|/(_iterations|_learning_rate)/\.ATTRIBUTES/|/\.OPTIMIZER_SLOT/"
+    r"|^optimizer|^_?optimizer_weights/|^metrics/|^keras_api/"
 )
+BOOKKEPT = "optimizer, metric or counter"
 _V1_CELL = re.compile(r"(basic_rnn_cell|basic_lstm_cell|lstm_cell)(_\d+)?")
 UNKNOWN = -1_000_000  # the number of a cell whose place in its stack no file tells
 _NUMBER = re.compile(r"\d{1,6}")

@@ -10,13 +10,9 @@ from unpad.importers.bundle import newest_prefix, read_bundle
 from unpad.importers.errors import ArtefactError, MalformedError, naming
 from unpad.importers.files import open_regular
 from unpad.importers.hdf5 import SIGNATURE
+from unpad.importers.hints import missing, other_kind
 from unpad.importers.keras import layers_of, read_h5, read_keras
 from unpad.importers.saved_model import read_metadata, read_signatures, with_aliases
-
-KINDS = (
-    "give a TF checkpoint (its prefix, its .index or its folder), a SavedModel's folder, or a "
-    "Keras .h5, .keras or .weights.h5 file"
-)
 
 
 def read(path: str | os.PathLike[str]) -> Artefact:
@@ -48,7 +44,7 @@ def read(path: str | os.PathLike[str]) -> Artefact:
             return _file(where)
         if where.with_name(where.name + ".index").exists():
             return _checkpoint(where)
-    raise ArtefactError(where, "there is no such file or folder", KINDS)
+    raise ArtefactError(where, "there is no such file or folder", missing(where))
 
 
 def _folder(folder: Path) -> Artefact:
@@ -68,17 +64,18 @@ def _file(path: Path) -> Artefact:
     if data:
         return _checkpoint(path.with_name(stem))
     with open_regular(path) as file:
-        start = file.read(8)
+        start = file.read(64)
         file.seek(max(0, os.fstat(file.fileno()).st_size - 8))
         end = file.read(8)
-    if start == SIGNATURE:
+    if start[:8] == SIGNATURE:
         return read_h5(path)
     if start[:4] == b"PK\3\4":
         return read_keras(path)
     if int.from_bytes(end, "little") == 0xDB4775248B80FB57:
         remedy = "save it again with tf.train.Saver, which writes PREFIX.index and PREFIX.data-..."
         raise MalformedError("it is a checkpoint in TensorFlow's first format (V1)", remedy)
-    raise MalformedError("it is no saved model that is known", KINDS)
+    problem, remedy = other_kind(start, path.suffix.lower())
+    raise MalformedError(problem, remedy)
 
 
 def _checkpoint(prefix: Path) -> Artefact:

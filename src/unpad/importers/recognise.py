@@ -13,7 +13,7 @@ from unpad.importers.errors import ArtefactError, MalformedError
 from unpad.importers.gather import gather, layer_of
 from unpad.importers.mapping import parse_mapping
 from unpad.importers.model import Layer, Model, tensor_of
-from unpad.importers.places import BOOKKEEPING, OWN_NAME
+from unpad.importers.places import BOOKKEEPING, BOOKKEPT, OWN_NAME
 
 _SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
 _OLD = {"weights": "kernel", "biases": "bias"}  # TensorFlow 1.0 and 1.1
@@ -79,7 +79,11 @@ class _Search:
             if variable.name not in used
         }
         named = {layer.target: layer for layer in self.layers}
-        return Model(self.artefact.path, named, others | self.artefact.left_out)
+        lost = {
+            name: BOOKKEPT if BOOKKEEPING.search(name) else reason
+            for name, reason in self.artefact.left_out.items()
+        }
+        return Model(self.artefact.path, named, others | lost)
 
     def _try(self, path: str, used: Iterable[Variable], make: Callable[[], Layer]) -> None:
         """Add a layer, or keep the reason why there is none."""
@@ -92,6 +96,7 @@ class _Search:
     def _groups(self) -> Groups:
         """The variables of the model by their scope, without those that the mapping settles."""
         groups = defaultdict[str, Group](dict)
+        shapes = {_name(variable): variable.shape for variable in self.artefact.variables}
         for variable in self.artefact.variables:
             name = _name(variable)
             path, _, role = name.rpartition("/")
@@ -100,7 +105,10 @@ class _Search:
             elif target := self.mapping.target(variable.name, name):
                 self._try(name, [variable], lambda v=variable, t=target: _tensor(v, t))
             elif BOOKKEEPING.search(name) or BOOKKEEPING.search(variable.name):
-                self.reasons[variable.name] = "optimizer, metric or counter"
+                self.reasons[variable.name] = BOOKKEPT
+            elif variable.shape and shapes.get(path) == variable.shape:
+                # Below a variable stands what an optimizer keeps for each of its numbers.
+                self.reasons[variable.name] = BOOKKEPT
             else:
                 groups[path][_OLD.get(role, role)] = variable
         return dict(groups)

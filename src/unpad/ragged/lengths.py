@@ -50,7 +50,7 @@ def as_lengths(
             argument,
             f"{len(checked)} lengths",
             f"one length for each of the {batch_size} sequences of the batch",
-            "pass as many lengths as the batch has rows (check batch_first)",
+            "pass as many lengths as the batch has rows (check batch_first or time_major)",
         )
     _check_range(checked, lengths, max_length, argument)
     return checked
@@ -146,7 +146,7 @@ def _check_range(checked: Tensor, given: object, max_length: int | None, argumen
             argument,
             f"{longest} for row {row}",
             f"0 to {max_length}, the number of steps of the input",
-            "shorten the length or pass an input with more steps (check batch_first)",
+            "shorten the length or pass an input with more steps (check batch_first or time_major)",
         )
 
 

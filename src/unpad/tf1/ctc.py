@@ -16,7 +16,7 @@ from unpad.ctc.loss import row_losses
 from unpad.errors import ArgumentError, ArgumentTypeError
 from unpad.jit import opaque
 from unpad.ragged import Ragged, as_lengths
-from unpad.tf1.sparse import SparseTensor, is_sparse, sparse_of, to_ragged
+from unpad.tf1.sparse import SparseTensor, is_sparse, refuse_triple, sparse_of, to_ragged
 
 
 @opaque
@@ -73,6 +73,7 @@ def ctc_loss(
     argument = "inputs" if logits is None else "logits"
     ragged = _open(given, sequence_length, time_major, (argument, "sequence_length"))
     blank = ragged.feature_shape[0] - 1
+    refuse_triple(labels)
     targets = check_labels(to_ragged(labels) if is_sparse(labels) else labels, ragged, blank)
     if preprocess_collapse_repeated:
         targets = keep(targets, ~repeats(targets))
@@ -264,6 +265,7 @@ def _open(inputs: Any, lengths: Any, time_major: bool, names: tuple[str, str]) -
 
 
 def _open_labels(labels: Any, lengths: Any) -> Any:
+    refuse_triple(labels)
     if isinstance(labels, Tensor) and labels.layout == torch.strided and not labels.is_nested:
         if labels.dim() != 2 or lengths is None:
             raise ArgumentError(

@@ -10,9 +10,10 @@ from torch import Tensor, nn
 
 from unpad.cells.arguments import check_dtype, check_flag
 from unpad.cells.cell import feature_shape
-from unpad.cells.compose import check_cell
+from unpad.cells.compose import check_cell, output_size_of
 from unpad.errors import ArgumentError, ArgumentTypeError
 from unpad.nest import Nest, leaves, map_leaves, rebuild
+from unpad.tf1.loop import Given, check_first, check_next, opened
 from unpad.tf1.wrappers import build
 
 
@@ -69,7 +70,7 @@ class TensorArray:
     def stack(self) -> Tensor:
         """All steps as one tensor [steps, ...]."""
         if not self._steps:
-            return self._like.new_zeros((0, *self._like.shape))
+            return self._like.unsqueeze(0)[:0]
         return torch.stack([self.read(index) for index in range(self.size())])
 
     def concat(self) -> Tensor:
@@ -101,7 +102,8 @@ def raw_rnn(
             emit, next_loop_state)``. The first call has time 0 and None for the others; it gives
             the initial state and what an emitted row looks like (zeros [features], or a nest of
             these; None: the cell's output). Call t + 1 says what step t emits. ``finished`` is a
-            bool tensor [B].
+            bool tensor [B]. Inputs, states and what is emitted keep their shapes and dtypes;
+            None for the loop state keeps the last one.
         parallel_iterations, swap_memory, scope: as for `unpad.tf1.dynamic_rnn`; no use here.
 
     Returns:
@@ -109,7 +111,9 @@ def raw_rnn(
         that had finished before); the state, that of a finished row as it was; the loop state.
 
     Raises:
-        ArgumentTypeError: ``loop_fn`` is no function, ``finished`` no bool tensor.
+        ArgumentTypeError: ``loop_fn`` is no function, or gives other than five parts, a
+            ``finished`` that is no bool tensor, another dtype than before.
+        ArgumentError: shapes that differ from those of the call before; rows, too.
 
     Source: TensorFlow 1, ``tf.nn.raw_rnn``.
 
@@ -126,56 +130,81 @@ def raw_rnn(
     check_flag("swap_memory", swap_memory)
     if not callable(loop_fn):
         raise ArgumentTypeError("loop_fn", loop_fn, "a function", "see the docstring")
-    ended, x, state, form, loop_state = loop_fn(0, None, None, None)
-    finished = _check_finished(ended)
-    _build(cell, x)
-    emitted: list[list[Tensor]] = []
-    like = _emit_like(cell, form, x)
-    time = 0
-    while not bool(finished.all()):
-        # What a finished row is given must not reach a gradient, whatever it is.
-        given = map_leaves(lambda leaf: _where(finished, torch.zeros_like(leaf), leaf), x)  # noqa: B023
-        output, new = cell(given, state)
-        time += 1
-        ended, x, next_state, emit, loop_state = loop_fn(time, output, new, loop_state)
-        before = finished
-        row = leaves(output if emit is None else emit)
-        emitted.append([_where(before, torch.zeros_like(leaf), leaf) for leaf in row])
-        state = map_leaves(lambda new, old: _where(before, old, new), next_state, state)  # noqa: B023
-        finished = finished | _check_finished(ended)
-    batch = len(finished)
-    columns = [list(column) for column in zip(*emitted, strict=True)] or [[] for _ in leaves(like)]
-    arrays = [
-        TensorArray.of(column, leaf.new_zeros((batch, *leaf.shape)))
-        for column, leaf in zip(columns, leaves(like), strict=True)
-    ]
-    return rebuild(like, arrays), state, loop_state
+    given = opened(loop_fn(0, None, None, None), 0)
+    _build(cell, given.x)
+    given = check_first(cell, given)
+    like = given.emit if given.emit is not None else _output_like(cell, given)
+    kept, emitted = given.loop_state, list[list[Tensor]]()
+    while not bool(given.finished.all()):
+        given, kept, row = _step(cell, loop_fn, given, kept, like, len(emitted) + 1)
+        emitted.append(row)
+    if not emitted:
+        given = _attached(cell, given)
+    arrays = _arrays(emitted, like, given)
+    return rebuild(like, arrays), given.state, kept
+
+
+def _step(
+    cell: nn.Module, loop_fn: LoopFunction, before: Given, kept: Any, like: Nest, time: int
+) -> tuple[Given, Any, list[Tensor]]:
+    """Run the cell and the loop function once; a row that was finished stays as it was."""
+    done = before.finished
+    # What a finished row is given must not reach a gradient, whatever it is.
+    x = map_leaves(lambda leaf: _where(done, torch.zeros_like(leaf), leaf), before.x)
+    output, new = cell(x, before.state)
+    given = opened(loop_fn(time, output, new, kept), time)
+    if before.emit is None and given.emit is None:
+        given = given._replace(emit=output)
+    check_next(given, before, like, time)
+    row = [_where(done, torch.zeros_like(leaf), leaf) for leaf in leaves(given.emit)]
+    state = map_leaves(lambda new, old: _where(done, old, new), given.state, before.state)
+    # As in TensorFlow: no loop state to begin with is none at the end, and None keeps the last.
+    kept = given.loop_state if kept is not None and given.loop_state is not None else kept
+    return (
+        given._replace(finished=done | given.finished, state=state, emit=before.emit),
+        kept,
+        row,
+    )
 
 
 def _build(cell: nn.Module, x: Any) -> None:
-    if isinstance(x, Tensor):
+    if isinstance(x, Tensor) and x.dim():
         build(cell, x.shape[-1], dtype=x.dtype, device=x.device)
 
 
-def _emit_like(cell: nn.Module, form: Nest, x: Any) -> Nest:
-    if form is not None:
-        return form
-    first = leaves(x)[0]
-    size: Any = getattr(cell, "output_size", None)
+def _output_like(cell: nn.Module, given: Given) -> Nest:
+    first = leaves(given.state)[0]
+    size: Any = output_size_of(cell)
     return map_leaves(lambda part: first.new_zeros(tuple(feature_shape(part))), size)
 
 
+def _arrays(emitted: list[list[Tensor]], like: Nest, given: Given) -> list[TensorArray]:
+    """One array for each leaf of what was emitted."""
+    batch, forms = len(given.finished), leaves(like)
+    columns = [list(column) for column in zip(*emitted, strict=True)] or [[] for _ in forms]
+    tie = 0.0 if emitted else _tie([given.state])
+    return [
+        TensorArray.of(column, leaf.new_zeros((batch, *leaf.shape)) - tie)
+        for column, leaf in zip(columns, forms, strict=True)
+    ]
+
+
+def _attached(cell: nn.Module, given: Given) -> Given:
+    """Tie the state of a loop that never ran to the weights: TensorFlow's gradient is 0 there."""
+    tie = _tie([list(cell.parameters()), given.x])
+    keep = [
+        leaf - tie.to(leaf) if leaf.is_floating_point() else leaf for leaf in leaves(given.state)
+    ]
+    return given._replace(state=rebuild(given.state, keep))
+
+
+def _tie(nests: Nest) -> Tensor:
+    """A scalar 0 with a gradient of zeros to every leaf that wants one, whatever is in it."""
+    wanted = [leaf for leaf in leaves(nests) if leaf.requires_grad]
+    return torch.cat([torch.zeros(0), *(leaf.flatten()[:0].float() for leaf in wanted)]).sum()
+
+
 def _where(rows: Tensor, yes: Tensor, no: Tensor) -> Tensor:
+    if no.dim() == 0:
+        return no  # one number for the whole batch, as in TensorFlow
     return torch.where(rows.reshape(-1, *(1,) * (no.dim() - 1)), yes, no)
-
-
-def _check_finished(finished: Any) -> Tensor:
-    if not isinstance(finished, Tensor) or finished.dtype is not torch.bool:
-        raise ArgumentTypeError(
-            "loop_fn", finished, "finished as a bool tensor [B]", "such as time >= lengths"
-        )
-    if finished.dim() != 1:
-        raise ArgumentError(
-            "loop_fn", f"finished of shape {list(finished.shape)}", "[B]", "give one for each row"
-        )
-    return finished

@@ -68,6 +68,20 @@ def dynamic_rnn(
     >>> tuple(outputs.shape), tuple(state.h.shape)
     ((2, 5, 4), (2, 4))
     """
+    memory = "lean" if check_flag("swap_memory", swap_memory) else "fast"
+    return _run(cell, inputs, sequence_length, initial_state, dtype, time_major, memory)
+
+
+def _run(
+    cell: nn.Module,
+    inputs: Any,
+    sequence_length: Any,
+    initial_state: Nest,
+    dtype: torch.dtype | None,
+    time_major: bool,
+    memory: str,
+) -> tuple[Any, Nest]:
+    """Do what both functions do; called by them alone, as a warning names their caller's line."""
     check_flag("time_major", time_major)
     ready, values = prepare(cell, inputs, "cell")
     check_same_dtype(ready, values, dtype)
@@ -78,7 +92,7 @@ def dynamic_rnn(
         check_form(ready, initial_state, "initial_state", values),
         dtype,
         time_major=time_major,
-        memory="lean" if check_flag("swap_memory", swap_memory) else "fast",
+        memory=memory,
     )
     return part(ready, output), state_like(size_of(ready, "state_size"), state)
 
@@ -114,9 +128,8 @@ def static_rnn(
     >>> len(outputs), tuple(outputs[0].shape)
     (5, (2, 4))
     """
-    outputs, state = dynamic_rnn(
-        cell, stack_steps(inputs), sequence_length, initial_state, dtype, time_major=True
-    )
+    steps = stack_steps(inputs)
+    outputs, state = _run(cell, steps, sequence_length, initial_state, dtype, True, "fast")
     return unstack_steps(outputs), state
 
 
@@ -187,7 +200,7 @@ def clamp_lengths(lengths: Any, values: Any, axis: int) -> Any:
             f"sequence_length[{row}] is {int(given[row])}, outside of 0 to {steps}: it counts as "
             f"{int(within[row])}, as in TensorFlow",
             UserWarning,
-            stacklevel=3,
+            stacklevel=4,  # past `_run` and the function that called it
         )
     return within
 
@@ -203,7 +216,7 @@ def check_form(cell: nn.Module, state: Nest, argument: str, values: Any) -> Nest
     """Refuse a plain tuple for an `LSTMStateTuple`, (h, c) perhaps, and another dtype than x's."""
     if state is None:
         return None
-    _check_form(size_of(cell, "state_size"), state, argument)
+    check_plain_tuples(size_of(cell, "state_size"), state, argument)
     dtype = _values_of(values).dtype
     for leaf in leaves(state):
         if isinstance(leaf, Tensor) and leaf.is_floating_point() and leaf.dtype != dtype:
@@ -213,7 +226,8 @@ def check_form(cell: nn.Module, state: Nest, argument: str, values: Any) -> Nest
     return state
 
 
-def _check_form(size: Any, state: Nest, argument: str) -> None:
+def check_plain_tuples(size: Any, state: Nest, argument: str) -> None:
+    """Refuse a plain tuple or list where the cell's state is an `LSTMStateTuple`."""
     if isinstance(size, LSTMStateTuple):
         if isinstance(state, (tuple, list)) and not isinstance(state, LSTMStateTuple):
             raise ArgumentTypeError(
@@ -224,7 +238,7 @@ def _check_form(size: Any, state: Nest, argument: str) -> None:
             )
     elif isinstance(size, tuple) and isinstance(state, (tuple, list)):
         for inner, given in zip(size, state):  # noqa: B905 - unequal forms are refused later
-            _check_form(inner, given, argument)
+            check_plain_tuples(inner, given, argument)
 
 
 def stack_steps(inputs: Any) -> Any:

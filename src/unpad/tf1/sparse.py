@@ -56,6 +56,25 @@ def is_sparse(given: Any) -> bool:
     return all(hasattr(given, part) for part in ("indices", "values", "dense_shape"))
 
 
+def refuse_triple(given: Any, argument: str = "labels") -> None:
+    """Refuse the parts of a sparse tensor as a plain tuple: TensorFlow 1 fed placeholders so."""
+    if is_sparse(given) or not isinstance(given, (tuple, list)):
+        return
+    parts = cast("list[Any]", given)
+    first = parts[0] if len(parts) == 3 else None
+    pairs = isinstance(first, (Tensor, np.ndarray)) and first.ndim == 2 and first.shape[1] == 2
+    if isinstance(first, (tuple, list)):
+        rows = cast("list[Any]", first)
+        pairs = bool(rows) and all(isinstance(row, (tuple, list)) and len(row) == 2 for row in rows)
+    if pairs:
+        raise ArgumentTypeError(
+            argument,
+            "three parts in a plain tuple or list",
+            "unpad.tf1.SparseTensor, a Ragged or a list of rows",
+            "name the parts: tf1.SparseTensor(indices, values, dense_shape)",
+        )
+
+
 def to_ragged(given: Any, argument: str = "labels") -> Ragged:
     """Return a sparse matrix of integers as a Ragged: each row's entries by column, gaps closed."""
     if isinstance(given, Tensor):

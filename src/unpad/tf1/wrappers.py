@@ -55,7 +55,18 @@ class MultiRNNCell(RNNCell):
         self.output_size = output_size_of(self.cells[-1])
 
     def _make(self, input_size: int, where: dict[str, Any]) -> None:
-        for cell in self.cells:
+        first: dict[int, tuple[int, int]] = {}
+        for number, cell in enumerate(self.cells):
+            earlier, width = first.setdefault(id(cell), (number, input_size))
+            if width != input_size:
+                kind = type(cell).__name__
+                raise ArgumentError(
+                    "cells",
+                    f"cells[{earlier}] and cells[{number}], one {kind} object, for inputs of "
+                    f"{width} and {input_size} features",
+                    "one width for an object that stands there twice, as it shares its weights",
+                    f"build one for each layer: [{kind}(...) for _ in range(n)], not [cell] * n",
+                )
             build(cell, input_size, **where)
             (input_size,) = feature_shape(output_size_of(cell))
 

@@ -138,12 +138,16 @@ class LayerNormLSTMCell(LSTMCell):
         self.kernel_norm = LayerNormalization(self.columns, *start, **self._where)
         self.recurrent_norm = LayerNormalization(self.columns, *start, **self._where)
         self.state_norm = LayerNormalization(self.units, *start, **self._where)
+        for parameter in self.parameters():
+            parameter.requires_grad = self.trainable
 
     def forward(self, x: Tensor, state: State) -> tuple[Tensor, State]:
         """Take x [rows, I] and (h, c), each [rows, H]; give the output and new state, alike."""
         h, c = state
-        from_h = self.recurrent_norm(h @ self.recurrent_kernel)
-        total = self.kernel_norm(x @ self.kernel) + from_h
+        (read,) = self._dropped(h, self.recurrent_dropout, False)
+        (given,) = self._dropped(x, self.dropout, False)
+        total = self.kernel_norm(given @ self.kernel)
+        total = total + self.recurrent_norm(read @ self.recurrent_kernel)
         if self.bias is not None:
             total = total + self.bias
         c, o = self._carry(total, c)
@@ -191,7 +195,7 @@ class LayerNormSimpleRNNCell(SimpleRNNCell):
 
     def forward(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """Take x [rows, I] and h [rows, H]; give the output and new state, both [rows, H]."""
-        total = x @ self.kernel + state @ self.recurrent_kernel
+        total = self.input_product(x) + self.state_product(state)
         h = functional.layer_norm(
             total, (self.units,), self.gamma, self.bias, self.layernorm_epsilon
         )

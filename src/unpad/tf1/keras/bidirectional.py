@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
@@ -13,6 +14,7 @@ from unpad.cells.compose import output_size_of, size_of
 from unpad.errors import ArgumentError, ArgumentTypeError, quoted
 from unpad.jit import opaque, refuse_scripting
 from unpad.nest import Nest, describe
+from unpad.tf1.keras.arguments import common_arguments
 from unpad.tf1.keras.layer import RNN
 from unpad.tf1.keras.weights import KerasWeights
 
@@ -26,8 +28,10 @@ class Bidirectional(KerasWeights):
         layer: an `RNN`. It becomes the forward layer itself, with the weights that it has.
         merge_mode: ``"concat"`` on the last axis, forward first; ``"sum"``; ``"ave"``, their mean;
             ``"mul"``; None: a list of both outputs.
+        weights: what `set_weights` takes; None: they start by the layers' initializers.
         backward_layer: an `RNN` with the other ``go_backwards``; None: a copy of ``layer``, started
             afresh.
+        keras: as for `RNN`.
 
     The backward output at a step belongs to that step of the input. With ``return_sequences``
     masked steps are 0, whatever ``zero_output_for_mask`` says; without it the merged outputs are
@@ -50,11 +54,14 @@ class Bidirectional(KerasWeights):
         self,
         layer: RNN,
         merge_mode: str | None = "concat",
-        *,
+        weights: Sequence[Any] | None = None,
         backward_layer: RNN | None = None,
+        *,
         name: str | None = None,
+        **keras: Any,
     ) -> None:
         super().__init__()
+        common = common_arguments("Bidirectional", keras | {"weights": weights})
         self.forward_layer = _check_layer("layer", layer)
         if merge_mode not in MERGE_MODES:
             raise ArgumentError(
@@ -68,6 +75,7 @@ class Bidirectional(KerasWeights):
         )
         self.name = name
         self._check_pair()
+        self.settle(common)
 
     def _check_pair(self) -> None:
         forward, backward = self.forward_layer, self.backward_layer

@@ -8,12 +8,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter, is_lazy
 
-from unpad.cells.arguments import check_dtype, check_flag, check_size, is_number
+from unpad.cells.arguments import check_flag, check_size
 from unpad.cells.cell import Cell
 from unpad.errors import ArgumentError
 from unpad.tf1.activations import activation_of
+from unpad.tf1.keras.arguments import common_arguments, dropout_rate
 from unpad.tf1.keras.initializers import Initializer, initializer_of
 from unpad.tf1.keras.weights import KerasWeights
+from unpad.tf1.layer_norm import drop
 
 
 class KerasCell(KerasWeights, Cell):
@@ -48,17 +50,19 @@ class KerasCell(KerasWeights, Cell):
         input_size: int | None = None,
         name: str | None = None,
         device: Any = None,
-        dtype: torch.dtype | None = None,
+        **keras: Any,
     ) -> None:
         """Make the weights; ``bias_rows``: a bias [rows, G*H] in place of [G*H]."""
         super().__init__()
-        check_dtype(dtype)
-        refuse_dropout(dropout, recurrent_dropout)
+        common = common_arguments(type(self).__name__, keras)
+        self.dropout = dropout_rate("dropout", dropout)
+        self.recurrent_dropout = dropout_rate("recurrent_dropout", recurrent_dropout)
         self.units = check_size("units", units)
         self.columns = gates * self.units
         self.input_size = None
         self.name = name
-        self.implementation = implementation  # of Keras; the numbers are the same
+        # Of Keras: 1 has a mask for each gate; the numbers are the same without dropout.
+        self.implementation = 1 if recurrent_dropout else implementation
         self.activation = activation_of("activation", activation)
         self.use_bias = check_flag("use_bias", use_bias)
         self.initializers: dict[str, Initializer] = {
@@ -66,10 +70,13 @@ class KerasCell(KerasWeights, Cell):
             "recurrent_kernel": initializer_of("recurrent_initializer", recurrent_initializer),
             "bias": initializer_of("bias_initializer", bias_initializer),
         }
-        self._where: dict[str, Any] = {"device": device, "dtype": dtype}
+        self.trainable: bool = common["trainable"]
+        self._where: dict[str, Any] = {"device": device, "dtype": common["dtype"]}
+        if input_size is None:
+            input_size = common["input_size"]
         # The one weight whose shape depends on the input. It is a parameter from the start, so that
         # an optimizer made before the first call holds all of them.
-        self.kernel = UninitializedParameter(**self._where)  # pyright: ignore[reportArgumentType]
+        self.kernel = UninitializedParameter(self.trainable, **self._where)  # pyright: ignore[reportArgumentType]
         self.recurrent_kernel = self._empty(self.units, self.columns)
         shape = (self.columns,) if bias_rows is None else (bias_rows, self.columns)
         self.register_parameter("bias", self._empty(*shape) if use_bias else None)
@@ -77,9 +84,11 @@ class KerasCell(KerasWeights, Cell):
         if input_size is not None:
             self.build(check_size("input_size", input_size))
         self._reset_own()
+        if common["weights"] is not None:
+            self.set_weights(common["weights"])
 
     def _empty(self, *shape: int) -> nn.Parameter:
-        return nn.Parameter(torch.empty(shape, **self._where))
+        return nn.Parameter(torch.empty(shape, **self._where), self.trainable)
 
     def build(self, input_size: int) -> None:
         """Make the kernel for inputs of this width; does nothing the second time.
@@ -122,25 +131,38 @@ class KerasCell(KerasWeights, Cell):
         super()._load_from_state_dict(state_dict, prefix, *rest, **named)
 
     def from_input(self, x: Tensor) -> Tensor:
-        """Give ``x kernel + bias``, [rows, G*H]."""
-        product = x @ self.kernel
+        """Give ``dropped(x) kernel + bias``, [rows, G*H]."""
+        product = self.input_product(x)
         return product if self.bias is None else product + self.bias
+
+    def input_product(self, x: Tensor) -> Tensor:
+        """Give ``dropped(x) kernel``, [rows, G*H]."""
+        separate = self.implementation == 1
+        return self._product(self._dropped(x, self.dropout, separate), self.kernel)
+
+    def state_product(self, h: Tensor) -> Tensor:
+        """Give ``dropped(h) recurrent_kernel``, [rows, G*H]."""
+        return self._product(self.dropped_states(h), self.recurrent_kernel)
+
+    def dropped_states(self, h: Tensor) -> list[Tensor]:
+        """Give h as each gate reads it; one for all where nothing is dropped."""
+        return self._dropped(h, self.recurrent_dropout, True)
+
+    def _dropped(self, value: Tensor, rate: float, separate: bool) -> list[Tensor]:
+        """Drop in training mode: one mask for all steps of a sequence, one for each gate or all."""
+        if not self.training or rate == 0.0:
+            return [value]
+        count = self.columns // self.units if separate else 1
+        return [drop(value, 1.0 - rate, per_sequence=True) for _ in range(count)]
+
+    def _product(self, values: list[Tensor], kernel: Tensor) -> Tensor:
+        if len(values) == 1:
+            return values[0] @ kernel
+        parts = zip(values, kernel.chunk(len(values), dim=1), strict=True)
+        return torch.cat([value @ part for value, part in parts], dim=1)
 
     def extra_repr(self) -> str:
         """Give the sizes and what is not the default."""
         return f"{self.units}, input_size={self.input_size}" + (
             "" if self.use_bias else ", use_bias=False"
         )
-
-
-def refuse_dropout(dropout: Any, recurrent_dropout: Any) -> None:
-    """Refuse dropout inside of the cell: a wrapper does it, in training mode alone."""
-    for argument, rate in (("dropout", dropout), ("recurrent_dropout", recurrent_dropout)):
-        if not is_number(rate) or rate:
-            raise ArgumentError(
-                argument,
-                rate,
-                "0",
-                "wrap a cell: RNN(unpad.nn.Dropout(cell, input=rate, same_over_time=True)); "
-                "state=rate there drops what the cell reads of h",
-            )

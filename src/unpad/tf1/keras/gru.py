@@ -67,7 +67,7 @@ class GRUCell(KerasCell):
         return h, h
 
     def _after(self, x: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
-        from_x, from_h = x @ self.kernel, h @ self.recurrent_kernel
+        from_x, from_h = self.input_product(x), self.state_product(h)
         if self.bias is not None:
             from_x, from_h = from_x + self.bias[0], from_h + self.bias[1]
         x_z, x_r, x_n = from_x.chunk(3, dim=1)
@@ -79,10 +79,11 @@ class GRUCell(KerasCell):
     def _before(self, x: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
         gates, candidate = self.recurrent_kernel.split([2 * self.units, self.units], dim=1)
         x_z, x_r, x_n = self.from_input(x).chunk(3, dim=1)
-        h_z, h_r = (h @ gates).chunk(2, dim=1)
+        *read, last = self.dropped_states(h)
+        h_z, h_r = self._product(read or [last], gates).chunk(2, dim=1)
         z = self.recurrent_activation(x_z + h_z)
         r = self.recurrent_activation(x_r + h_r)
-        return z, self.activation(x_n + (r * h) @ candidate)
+        return z, self.activation(x_n + (r * last) @ candidate)
 
 
 class GRU(RNN):

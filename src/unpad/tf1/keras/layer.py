@@ -16,6 +16,7 @@ from unpad.errors import ArgumentError
 from unpad.jit import opaque, refuse_scripting
 from unpad.nest import Nest, describe, leaves, map_leaves, rebuild
 from unpad.states import check_state
+from unpad.tf1.keras.arguments import common_arguments
 from unpad.tf1.keras.stack import StackedRNNCells
 from unpad.tf1.keras.steps import Steps, open_steps, width_of
 from unpad.tf1.keras.weights import KerasWeights
@@ -51,6 +52,8 @@ class RNN(KerasWeights):
         zero_output_for_mask: the output of a masked step is 0. Without ``return_sequences`` this
             makes the result 0 wherever the last step of a padded row is masked, as in Keras.
         name: kept for the reader.
+        keras: as in Keras, ``input_shape``, ``batch_input_shape`` or ``input_dim``, which make the
+            weights at once; ``trainable``; ``dtype``; ``weights``, what `set_weights` takes.
 
     The kernel is made at the first call, by ``build(input_size)`` or by ``set_weights``, where the
     cell was not given its ``input_size``. Weights have Keras's names (``layer.cell.kernel``) and
@@ -78,8 +81,10 @@ class RNN(KerasWeights):
         *,
         zero_output_for_mask: bool = False,
         name: str | None = None,
+        **keras: Any,
     ) -> None:
         super().__init__()
+        common = common_arguments(type(self).__name__, keras)
         self.cell = StackedRNNCells(cell) if are_cells(cell) else check_cell(cell, "cell")  # pyright: ignore[reportArgumentType]
         self.return_sequences = check_flag("return_sequences", return_sequences)
         self.return_state = check_flag("return_state", return_state)
@@ -90,9 +95,12 @@ class RNN(KerasWeights):
         self.zero_output_for_mask = check_flag("zero_output_for_mask", zero_output_for_mask)
         self.name = name
         self._kept = 0
+        self.settle(common)
 
     @opaque
-    def forward(self, inputs: Any, initial_state: Nest = None, *, mask: Any = None) -> Any:
+    def forward(
+        self, inputs: Any, initial_state: Nest = None, constants: None = None, *, mask: Any = None
+    ) -> Any:
         """Run over a batch.
 
         Args:
@@ -102,6 +110,7 @@ class RNN(KerasWeights):
                 them; None: zeros, or what the call before ended with where ``stateful``.
             mask: [B, T] ([T, B] with ``time_major``) of a padded tensor: True, or 1, where a step
                 counts. None: every step does.
+            constants: only None: a cell here has x and states.
 
         Returns:
             The output, [B, H], or with ``return_sequences`` in the form of the inputs; with
@@ -112,6 +121,14 @@ class RNN(KerasWeights):
         Raises:
             ArgumentError, ArgumentTypeError: wrong inputs, states or mask, before any work.
         """
+        if constants is not None:
+            raise ArgumentError(
+                "constants",
+                constants,
+                "None: a cell is called with x and its state alone",
+                "join Ragged.repeat_like(constant, inputs) to the inputs (torch.cat, dim=-1), "
+                "or keep it in the state, which the cell returns as it came",
+            )
         steps = self.open(inputs, mask)
         output, final = self.run(steps, self.start(steps, initial_state))
         if self.return_sequences:
@@ -234,4 +251,6 @@ class RNN(KerasWeights):
 def layer_options(options: dict[str, Any]) -> dict[str, Any]:
     """Take the layer's options out of those of layer and cell together."""
     taken = {name: options.pop(name) for name in LAYER_OPTIONS if name in options}
+    if (weights := options.pop("weights", None)) is not None:
+        taken["weights"] = weights
     return taken | {"name": options.get("name")}

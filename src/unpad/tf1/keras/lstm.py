@@ -64,7 +64,7 @@ class LSTMCell(KerasCell):
     def forward(self, x: Tensor, state: State) -> tuple[Tensor, State]:
         """Take x [rows, I] and (h, c), each [rows, H]; give the output and new state, alike."""
         h, c = state
-        total = self.from_input(x) + h @ self.recurrent_kernel
+        total = self.from_input(x) + self.state_product(h)
         c, o = self._carry(total, c)
         h = self.recurrent_activation(o) * self.activation(c)
         return h, (h, c)

@@ -21,7 +21,15 @@ class SimpleRNNCell(KerasCell):
         use_bias: whether it has a bias.
         options: ``kernel_initializer``, ``recurrent_initializer``, ``bias_initializer`` (a name of
             Keras's, or a function that fills a tensor in place), ``input_size``, ``name``,
-            ``device``, ``dtype``; ``implementation`` changes no number.
+            ``device``, ``dtype``; ``dropout`` and ``recurrent_dropout``, below; ``input_shape``,
+            ``batch_input_shape``, ``input_dim``, ``trainable``, ``weights`` as in Keras;
+            regularizers and constraints are refused unless None.
+
+    In training mode (``module.train()``) a share ``dropout`` of the numbers of x and a share
+    ``recurrent_dropout`` of those of h, as the product reads it, are 0, and the others divided by
+    what is kept. A mask holds for all steps of a sequence in one call. With ``recurrent_dropout``,
+    or ``implementation=1``, each gate has masks of its own. A cell that is called by itself draws
+    masks at every call.
 
     Weights in order: ``kernel`` [I, H], ``recurrent_kernel`` [H, H], ``bias`` [H].
 
@@ -41,7 +49,7 @@ class SimpleRNNCell(KerasCell):
 
     def forward(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """Take x [rows, I] and h [rows, H]; give the output and new state, both [rows, H]."""
-        h = self.activation(self.from_input(x) + state @ self.recurrent_kernel)
+        h = self.activation(self.from_input(x) + self.state_product(state))
         return h, h
 
 

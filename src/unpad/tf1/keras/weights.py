@@ -23,6 +23,18 @@ class KerasWeights(nn.Module):
             if isinstance(module, KerasWeights):
                 module.build(input_size)
 
+    def settle(self, common: dict[str, Any]) -> None:
+        """Do what a layer's arguments of Keras's say, as `common_arguments` read them."""
+        if common["input_size"] is not None:
+            self.build(common["input_size"])
+        if common["dtype"] is not None:
+            self.to(common["dtype"])
+        if not common["trainable"]:
+            for parameter in self.parameters():
+                parameter.requires_grad = False  # of one without a size, too
+        if common["weights"] is not None:
+            self.set_weights(common["weights"])
+
     def get_weights(self) -> list[npt.NDArray[Any]]:
         """Give copies of all weights as arrays, in Keras's order.
 
