@@ -27,6 +27,12 @@ from unpad.errors import ArgumentError, ArgumentTypeError
 from unpad.forms import Opened, open_input
 from unpad.nest import Nest, map_leaves
 from unpad.ragged import as_lengths
+from unpad.softmax import (
+    classes_by_bigrams,
+    classes_by_embedding,
+    classes_by_frequency,
+    classes_in_order,
+)
 from unpad.states import check_state
 
 if TYPE_CHECKING:
@@ -34,6 +40,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "bidirectional_dynamic_rnn",
+    "classes_by_bigrams",
+    "classes_by_embedding",
+    "classes_by_frequency",
+    "classes_in_order",
     "ctc_beam_decode",
     "ctc_greedy_decode",
     "ctc_loss",
