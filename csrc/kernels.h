@@ -108,6 +108,15 @@ struct Kernels {
     void (*mask)(uint64_t seed, uint32_t limit, const int64_t* rows, int64_t n_rows, int64_t width,
                  T* out);
 
+    // A tile of logits, words by tokens (softmax_tile.h); `cols` whole vectors.
+    void (*softmax_exp)(T* tile, int64_t ld, int64_t rows, int64_t cols, T scale, T* top, T* sum,
+                        T* total);
+    void (*softmax_merge)(const T* top, const T* sum, int64_t stride, int64_t blocks, int64_t cols,
+                          T* whole_top, T* whole_sum);
+    void (*softmax_scale)(T* tile, int64_t ld, int64_t rows, int64_t cols, const T* top,
+                          const T* whole_top, const T* whole_sum, const T* factor, const T* less);
+    void (*softmax_sums)(const T* tile, int64_t ld, int64_t rows, int64_t cols, T* out);
+
     // Asks for the next n lines of `ahead`, into the second-level cache.
     void (*fetch)(Ahead& ahead, int64_t n);
 

@@ -8,6 +8,7 @@
 #include "map.h"
 #include "peak.h"
 #include "philox.h"
+#include "softmax_tile.h"
 
 namespace unpad {
 namespace UNPAD_TIER {
@@ -59,6 +60,10 @@ constexpr Kernels<T> kKernels = {
     sum_rows<T>,
     add_parts<T>,
     mask_rows<T>,
+    softmax_exp<T>,
+    softmax_merge<T>,
+    softmax_scale<T>,
+    softmax_sums<T>,
     fetch,
     kChains * kLanes<T>,
     multiply_adds<T>,

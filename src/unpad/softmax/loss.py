@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from unpad.softmax import reference
+from unpad.engine.choose import chooses_native
+from unpad.softmax import native, reference
 from unpad.softmax.reference import Head
 
 
@@ -30,7 +31,7 @@ def reduced(
     factors = None if importance is None else importance[words]
     if reduction != "none":
         return total(rows, words, head, _scales(rows, factors, reduction))
-    found = reference.losses(rows, words, head)
+    found = (native if chooses_native(rows) else reference).losses(rows, words, head)
     found = found if factors is None else found * factors
     return found if everything else found.new_zeros(len(target)).index_copy(0, kept, found)
 
@@ -47,4 +48,6 @@ def _scales(rows: Tensor, factors: Tensor | None, reduction: str) -> Tensor | fl
 
 def total(hidden: Tensor, target: Tensor, head: Head, scales: Tensor | float) -> Tensor:
     """Return the sum of the losses, each times its scale."""
+    if chooses_native(hidden):
+        return native.total(hidden, target, head, scales)
     return (reference.losses(hidden, target, head) * scales).sum()
