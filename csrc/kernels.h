@@ -66,6 +66,7 @@ struct Step {
     const int32_t* table;  // take, scatter
     const void* matrix;    // linear: packed panels, as the table's own `pack` makes them
     Ahead* ahead;          // linear: what to fetch meanwhile, or null
+    bool stream;           // linear: the rows of `out` are whole lines and not read again soon
 };
 
 using RowKernel = void (*)(const Step& step, RowMaps index, int64_t rows);
@@ -75,6 +76,7 @@ inline constexpr int kMostRows = 128;
 
 template <class T>
 struct Kernels {
+    int lanes;  // of a vector
     int panel;  // columns of a packed panel; accumulators are padded to a multiple of it
 
     // Every opcode but outer and sum_rows: out = op(args), row by row.

@@ -1,6 +1,7 @@
 #include "softmax.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cmath>
 #include <vector>
@@ -29,12 +30,14 @@
 namespace unpad {
 namespace {
 
-constexpr int64_t kMostChunk = 192;         // tokens
+constexpr int64_t kMostChunk = 128;         // tokens
 constexpr int64_t kTileNumbers = 96 << 10;  // of a small group's tile
 constexpr int64_t kSmallGroup = 1024;       // words
 constexpr int64_t kPartTokens = 512;        // of a small group that is cut into parts
 constexpr int64_t kMostParts = 16;
 constexpr int64_t kStretchBlocks = 16;  // of a large group, that give one sum
+constexpr int64_t kCaches = 32 << 20;   // bytes, beyond which gradients go past the caches
+constexpr int64_t kStrip = 48;  // rows of a product, whose copies stay in a first-level cache
 constexpr double kLeastWork = 1 << 20;  // multiply-adds that are worth a thread
 
 template <class T>
@@ -71,8 +74,11 @@ class Softmax {
           k_(kernels),
           panel_(kernels.panel),
           padded_(round_up(call.width, kernels.panel)),
+          far_(call.words * call.width * static_cast<int64_t>(sizeof(T)) > kCaches &&
+               call.width * sizeof(T) % 64 == 0 &&
+               reinterpret_cast<uintptr_t>(call.by_word.d_weight) % 64 == 0),
           wants_(call.d_hidden != nullptr || wants(call.by_word) || wants(call.by_class)) {
-        for (int64_t i = 0; i < kMostRows; ++i) iota_[i] = i;
+        for (int64_t i = 0; i < kMostRows + kStrip; ++i) iota_[i] = i;
     }
 
     double run() {
@@ -358,10 +364,11 @@ class Softmax {
 
     // -- the steps --------------------------------------------------------------------------------
 
-    int64_t columns(int64_t n) const { return round_up(n, panel_); }
+    // A few tokens take half a panel.
+    int64_t columns(int64_t n) const { return n <= k_.lanes ? k_.lanes : round_up(n, panel_); }
 
     void gather(const int64_t* tokens, int64_t n, const Scratch& s) const {
-        const int64_t width = c_.width, cols = columns(n);
+        const int64_t width = c_.width, cols = round_up(n, panel_);
         for (int64_t i = 0; i < n; ++i) {
             std::copy_n(c_.hidden + tokens[i] * c_.hidden_stride, width, s.rows + i * width);
         }
@@ -398,9 +405,24 @@ class Softmax {
     const T* offset(const Group<T>& group, int64_t w, const T* base, int64_t width) const {
         return group.rows == nullptr ? base + (group.first + w) * width : base;
     }
-    void linear(const Step& step, const int64_t* map, int64_t rows) const {
-        const int64_t* maps[] = {iota_, map};
-        k_.row[op_linear](step, maps, rows);
+    // In strips; of each of the `streams`, whose rows have the step's map, those of the next strip
+    // (up to the row `end`) are asked for meanwhile: they lie in far memory.
+    void linear(Step step, const int64_t* map, int64_t rows, const std::array<Columns, 2>& streams,
+                int64_t n_streams, int64_t end) const {
+        Ahead ahead{};
+        step.ahead = &ahead;
+        for (int64_t r = 0; r < rows; r += kStrip) {
+            const int64_t size = std::min(kStrip, rows - r);
+            const int64_t n = std::clamp<int64_t>(end - r - size, 0, kStrip);
+            const int64_t lines = n_streams * n * ((streams[0].bytes + 63) / 64);
+            ahead = {streams.data(), n > 0 ? n_streams : 0, map + r + size, n, lines, 0, 0, nullptr,
+                     nullptr};
+            const int64_t* maps[] = {iota_ + r, map + r};
+            k_.row[op_linear](step, maps, size);
+        }
+    }
+    static Columns columns_of(const Ref& ref) {
+        return {ref.base, ref.stride, ref.width * static_cast<int64_t>(sizeof(T))};
     }
 
     void logits(const Group<T>& group, int64_t w, const int64_t* tokens, int64_t n,
@@ -417,7 +439,7 @@ class Softmax {
             step.n_args = 2;
         }
         step.matrix = s.across;
-        linear(step, b.map, b.rows);
+        linear(step, b.map, b.rows, {columns_of(b.weights)}, 1, group.words - w);
         const T scale = static_cast<T>(c_.inverse_temperature);
         for (int64_t i = 0; i < n; ++i) {
             const int64_t place = target_[static_cast<size_t>(tokens[i])] - w;
@@ -478,7 +500,11 @@ class Softmax {
             step.args[1] = step.out;
             step.n_args = first ? 1 : 2;
             step.matrix = s.along;
-            linear(step, map, b.rows);
+            step.stream = far_ && sums == nullptr && n == group.n_tokens;
+            // What the sums go on from, and what `add_outer` and the next block read.
+            const std::array<Columns, 2> streams{columns_of(step.out), columns_of(b.weights)};
+            const int64_t n_streams = first || sums != nullptr ? 0 : c_.d_hidden == nullptr ? 1 : 2;
+            linear(step, map, b.rows, streams, n_streams, group.words - w);
         }
         if (to.d_bias == nullptr) return;
         k_.softmax_sums(b.tile, cols, b.rows, n, s.line);
@@ -529,7 +555,8 @@ class Softmax {
     const Kernels<T>& k_;
     const int64_t panel_, padded_;
     const bool wants_;
-    int64_t iota_[kMostRows];
+    bool far_;  // the gradients of words do not fit the caches
+    int64_t iota_[kMostRows + kStrip];
     std::vector<int64_t> target_;  // by token, within the group that it asks for
     std::vector<Group<T>> groups_;
 };

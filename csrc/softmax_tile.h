@@ -25,9 +25,7 @@ inline void exp_columns(T* tile, int64_t ld, int64_t rows, T scale, T* top, T* s
     });
     for (int64_t r = 0; r < rows; ++r) {
         each<NV>([&](int v) {
-            T* at = tile + r * ld + v * lanes;
-            const V x = load(at) * splat(scale);
-            store(at, x);
+            const V x = load(tile + r * ld + v * lanes) * splat(scale);
             most[v] = x > most[v] ? x : most[v];
             totals[v] += x;
         });
@@ -35,7 +33,7 @@ inline void exp_columns(T* tile, int64_t ld, int64_t rows, T scale, T* top, T* s
     for (int64_t r = 0; r < rows; ++r) {
         each<NV>([&](int v) {
             T* at = tile + r * ld + v * lanes;
-            const V e = exp(load(at) - most[v]);
+            const V e = exp(load(at) * splat(scale) - most[v]);
             store(at, e);
             sums[v] += e;
         });

@@ -46,6 +46,7 @@ constexpr RowKernel row_kernel() {
 
 template <class T>
 constexpr Kernels<T> kKernels = {
+    kLanes<T>,
     kPanel<T>,
     {
 #define UNPAD_OP(name, least, most, rule) row_kernel<T, op_##name>(),

@@ -86,18 +86,23 @@ def topk(hidden: Tensor, k: int, head: Head) -> tuple[Tensor, Tensor]:
     """Return the k largest log probabilities [T, k], sorted, and their words.
 
     A word is at most as likely as its class, so classes are visited best first until the next one
-    is below the k-th best word.
+    is not above the k-th best word. Rows that need more than a few visits take all words at once:
+    where distributions are flat, that is what costs least.
     """
     if head.grouping is None:
-        found = log_prob(hidden, head).topk(k)
-        return found.values, found.indices
+        return _joined([_topk_of_all(rows, k, head) for rows in _blocks(hidden, head)])
     groups, words = head.grouping, _Words(head, head.grouping)
     bounds, visits = class_logits(hidden, head).log_softmax(-1).sort(-1, descending=True)
     values = bounds.new_full((len(hidden), k), -torch.inf)
     indices = torch.zeros_like(values, dtype=torch.int64)
     for turn in range(len(groups.sizes)):
+        # Written so that NaN goes on to the end, and becomes the result.
         live = (~(bounds[:, turn] <= values[:, -1])).nonzero().flatten()
         if len(live) == 0:
+            break
+        if turn == _MOST_TURNS:
+            found = [_topk_of_all(hidden[rows], k, head) for rows in _blocks(live, head)]
+            values[live], indices[live] = _joined(found)
             break
         classes = visits[live, turn]
         order = classes.argsort(stable=True)
@@ -111,6 +116,26 @@ def topk(hidden: Tensor, k: int, head: Head) -> tuple[Tensor, Tensor]:
             values[rows] = both.values
             indices[rows] = torch.cat([indices[rows], here], -1).gather(1, both.indices)
     return values, indices
+
+
+# Visits a row: at a quarter of the product with all words, in many small steps.
+_MOST_TURNS = 8
+_NUMBERS = 1 << 24  # of a block of rows times words
+
+
+def _blocks(rows: Tensor, head: Head) -> tuple[Tensor, ...]:
+    """Rows in blocks whose products with all words stay within a bound."""
+    return rows.split(max(1, _NUMBERS // len(head.weight)))
+
+
+def _topk_of_all(hidden: Tensor, k: int, head: Head) -> tuple[Tensor, Tensor]:
+    found = log_prob(hidden, head).topk(k)
+    return found.values, found.indices
+
+
+def _joined(parts: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    values, indices = zip(*parts, strict=True)
+    return torch.cat(values), torch.cat(indices)
 
 
 def sample(hidden: Tensor, head: Head, generator: torch.Generator | None) -> Tensor:
