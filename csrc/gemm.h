@@ -42,8 +42,8 @@ inline constexpr int kPanelsFor = MR * 8 + MR + 1 <= kRegisters   ? 4
                                                                   : 1;
 
 // acc[i][v] += sum over k of a[i * row + k * step] * panel[v][k], whose rows are `m_step` numbers
-// apart; NV vectors, two a panel. One pointer leads to all of the tile's rows: a dozen would not fit
-// the registers.
+// apart; NV vectors, two a panel. One pointer leads to all of the tile's rows: a dozen would not
+// fit the registers.
 template <class T, int MR, int NV, int row, int step>
 inline __attribute__((always_inline)) void multiply(typename Lanes<T>::Vec (&acc)[MR][NV],
                                                     const T* a, const T* m, int64_t m_step,

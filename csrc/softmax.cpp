@@ -1,27 +1,13 @@
 #include "softmax.h"
 
 #include <algorithm>
-#include <array>
 #include <atomic>
-#include <cmath>
 #include <vector>
 
 #include "pool.h"
+#include "softmax_steps.h"
 #include "threads.h"
 
-// How it is done. A *group* is a set of words among which a softmax is taken, with the tokens that
-// ask for it: all classes with all tokens, a class's words with the tokens of that class, or all
-// words. Tokens come in *chunks*, words in *blocks* of kMostRows.
-//
-//     logits  tile[w, t] = W[w] . h[t] + b[w]          a linear: W's rows where they are
-//     exp     down the columns of the tile             softmax_tile.h
-//     d       tile[w, t] = s[t] (p[w, t] - onehot)     in place
-//     dW[w] += sum_t d[w, t] h[t]                      a linear, straight into the gradient's rows
-//     dh[t] += sum_w d[w, t] W[w]                      an outer
-//
-// Words are the rows of the tile, so that weights are read in place, wherever their rows lie, and
-// the little there is of hidden rows is packed instead.
-//
 // A small group is worked off by one thread, chunk by chunk, with its tile in cache, and groups are
 // shared out. A large one is shared by all threads, a stretch of words each. Bits do not depend on
 // the threads: sums over words go block by block and stretch by stretch, sums over tokens chunk by
@@ -30,25 +16,9 @@
 namespace unpad {
 namespace {
 
-constexpr int64_t kMostChunk = 128;         // tokens
-constexpr int64_t kTileNumbers = 96 << 10;  // of a small group's tile
-constexpr int64_t kSmallGroup = 1024;       // words
-constexpr int64_t kPartTokens = 512;        // of a small group that is cut into parts
+constexpr int64_t kPartTokens = 512;  // of a small group that is cut into parts
 constexpr int64_t kMostParts = 16;
-constexpr int64_t kStretchBlocks = 16;  // of a large group, that give one sum
-constexpr int64_t kCaches = 32 << 20;   // bytes, beyond which gradients go past the caches
-constexpr int64_t kStrip = 48;  // rows of a product, whose copies stay in a first-level cache
-constexpr double kLeastWork = 1 << 20;  // multiply-adds that are worth a thread
-
-template <class T>
-struct Group {
-    const SoftmaxWeights<T>* weights;
-    const int64_t* rows;  // of the weights; null: first, first + 1, ...
-    int64_t first, words;
-    const int64_t* tokens;  // which
-    int64_t n_tokens;
-    bool adds;  // to losses and gradients of hidden rows that another level has written
-};
+constexpr double kLeastWork = 1 << 22;  // multiply-adds that are worth a thread
 
 // Part of a small group's tokens. The first part's sums go straight into the gradients, the
 // others' into memory of their own.
@@ -60,67 +30,54 @@ struct Part {
 };
 
 template <class T>
-T* carve(char*& at, int64_t numbers) {
-    T* found = reinterpret_cast<T*>(at);
-    at += round_up(numbers * static_cast<int64_t>(sizeof(T)), 64);
-    return found;
-}
-
-template <class T>
 class Softmax {
+    using Group = SoftmaxGroup<T>;
+    using Steps = SoftmaxSteps<T>;
+    using Scratch = typename Steps::Scratch;
+
   public:
     Softmax(const SoftmaxCall<T>& call, const Kernels<T>& kernels)
         : c_(call),
-          k_(kernels),
-          panel_(kernels.panel),
-          padded_(round_up(call.width, kernels.panel)),
-          far_(call.words * call.width * static_cast<int64_t>(sizeof(T)) > kCaches &&
-               call.width * sizeof(T) % 64 == 0 &&
-               reinterpret_cast<uintptr_t>(call.by_word.d_weight) % 64 == 0),
-          wants_(call.d_hidden != nullptr || wants(call.by_word) || wants(call.by_class)) {
-        for (int64_t i = 0; i < kMostRows + kStrip; ++i) iota_[i] = i;
-    }
+          steps_(call, kernels),
+          wants_(call.d_hidden != nullptr || wants(call.by_word) || wants(call.by_class)) {}
 
     double run() {
-        std::vector<int64_t> places(static_cast<size_t>(c_.tokens));
-        target_.resize(static_cast<size_t>(c_.tokens));
+        std::vector<int64_t>& target = steps_.target;
         std::vector<int64_t> tokens(static_cast<size_t>(c_.tokens));
         for (int64_t t = 0; t < c_.tokens; ++t) tokens[static_cast<size_t>(t)] = t;
         if (c_.classes == 0) {
-            std::copy_n(c_.target, c_.tokens, target_.data());
+            std::copy_n(c_.target, c_.tokens, target.data());
             level({{&c_.by_word, nullptr, 0, c_.words, tokens.data(), c_.tokens, false}});
         } else {
             for (int64_t t = 0; t < c_.tokens; ++t) {
-                target_[static_cast<size_t>(t)] = c_.class_of[c_.target[t]];
+                target[static_cast<size_t>(t)] = c_.class_of[c_.target[t]];
             }
             level({{&c_.by_class, nullptr, 0, c_.classes, tokens.data(), c_.tokens, false}});
             level(groups_of_classes(tokens));
         }
         double total = 0;
-        for (int64_t t = 0; t < c_.tokens; ++t) total += c_.losses[t] * scale(t);
+        for (int64_t t = 0; t < c_.tokens; ++t) total += c_.losses[t] * steps_.scale(t);
         return total;
     }
 
   private:
-    static bool wants(const SoftmaxWeights<T>& w) {
-        return w.d_weight != nullptr || w.d_bias != nullptr;
-    }
-    double scale(int64_t t) const { return c_.scale == nullptr ? c_.scale_all : c_.scale[t]; }
+    static bool wants(const SoftmaxWeights<T>& w) { return Steps::wants(w); }
 
     // Tokens sorted by their class, and the place of each target in it.
-    std::vector<Group<T>> groups_of_classes(std::vector<int64_t>& tokens) {
+    std::vector<Group> groups_of_classes(std::vector<int64_t>& tokens) {
+        std::vector<int64_t>& target = steps_.target;
         std::vector<int64_t> ends(static_cast<size_t>(c_.classes) + 1);
-        for (int64_t t : target_) ++ends[static_cast<size_t>(t) + 1];
+        for (int64_t t : target) ++ends[static_cast<size_t>(t) + 1];
         for (size_t i = 1; i < ends.size(); ++i) ends[i] += ends[i - 1];
         std::vector<int64_t> at(ends.begin(), ends.end() - 1);
         for (int64_t t = 0; t < c_.tokens; ++t) {
-            tokens[static_cast<size_t>(
-                at[static_cast<size_t>(target_[static_cast<size_t>(t)])]++)] = t;
+            tokens[static_cast<size_t>(at[static_cast<size_t>(target[static_cast<size_t>(t)])]++)] =
+                t;
         }
         for (int64_t t = 0; t < c_.tokens; ++t) {
-            target_[static_cast<size_t>(t)] = c_.place_of[c_.target[t]];
+            target[static_cast<size_t>(t)] = c_.place_of[c_.target[t]];
         }
-        std::vector<Group<T>> groups;
+        std::vector<Group> groups;
         for (int64_t i = 0; i < c_.classes; ++i) {
             const int64_t first = c_.starts[i], words = c_.starts[i + 1] - first;
             const int64_t begin = ends[static_cast<size_t>(i)];
@@ -133,14 +90,14 @@ class Softmax {
 
     // -- sharing out ------------------------------------------------------------------------------
 
-    void level(std::vector<Group<T>> groups) {
+    void level(std::vector<Group> groups) {
         groups_ = std::move(groups);
         std::vector<Part<T>> parts;
         std::vector<size_t> empty, cut;
         double work = 0;
         int64_t extra = 0;
         for (size_t g = 0; g < groups_.size(); ++g) {
-            const Group<T>& group = groups_[g];
+            const Group& group = groups_[g];
             if (group.n_tokens == 0) {
                 if (wants(*group.weights)) empty.push_back(g);
                 continue;
@@ -160,7 +117,7 @@ class Softmax {
         const Lease sums(static_cast<size_t>(extra) * sizeof(T));
         T* free = reinterpret_cast<T*>(sums.data());
         for (Part<T>& part : parts) {
-            const Group<T>& group = groups_[part.group];
+            const Group& group = groups_[part.group];
             if (part.first == 0 || !wants(*group.weights)) continue;
             part.sums = free;
             free += sums_size(group);
@@ -171,7 +128,7 @@ class Softmax {
         std::stable_sort(parts.begin(), parts.end(),
                          [&](const Part<T>& a, const Part<T>& b) { return size(a) > size(b); });
         small(parts, empty, cut, threads_for(work + 8.0 * empty.size() * c_.width));
-        for (const Group<T>& group : groups_) {
+        for (const Group& group : groups_) {
             if (group.n_tokens > 0 && group.words > kSmallGroup) large(group);
         }
     }
@@ -181,14 +138,14 @@ class Softmax {
         return static_cast<int>(
             std::min<double>({double(c_.threads), double(most_threads()), worth}));
     }
-    int64_t sums_size(const Group<T>& group) const { return group.words * (c_.width + 1); }
+    int64_t sums_size(const Group& group) const { return group.words * (c_.width + 1); }
 
     void small(std::vector<Part<T>>& parts, const std::vector<size_t>& empty,
                const std::vector<size_t>& cut, int n) {
         if (parts.empty() && empty.empty()) return;
         int64_t room = 0;
         for (const Part<T>& part : parts) {
-            room = std::max(room, scratch(groups_[part.group], nullptr, nullptr));
+            room = std::max(room, steps_.scratch(groups_[part.group], nullptr, nullptr));
         }
         room = round_up(room, 4096);
         const Lease memory(static_cast<size_t>(room * n));
@@ -200,14 +157,14 @@ class Softmax {
             }
             Scratch s;
             for (size_t j; (j = next_part.fetch_add(1)) < parts.size();) {
-                scratch(groups_[parts[j].group], memory.data() + i * room, &s);
+                steps_.scratch(groups_[parts[j].group], memory.data() + i * room, &s);
                 part(parts[j], s);
             }
             for (size_t j; (j = next_empty.fetch_add(1)) < empty.size();) clear(groups_[empty[j]]);
         });
     }
 
-    void clear(const Group<T>& group) const {
+    void clear(const Group& group) const {
         const SoftmaxWeights<T>& w = *group.weights;
         if (group.rows == nullptr) {
             if (w.d_weight != nullptr) {
@@ -226,7 +183,7 @@ class Softmax {
 
     // The parts of a group that was cut, in order of their tokens.
     void add_up(size_t g, const std::vector<Part<T>>& parts) const {
-        const Group<T>& group = groups_[g];
+        const Group& group = groups_[g];
         std::vector<const Part<T>*> mine;
         for (const Part<T>& part : parts) {
             if (part.group == g && part.sums != nullptr) mine.push_back(&part);
@@ -247,318 +204,106 @@ class Softmax {
         }
     }
 
-    static int64_t row_of(const Group<T>& group, int64_t i) {
+    static int64_t row_of(const Group& group, int64_t i) {
         return group.rows == nullptr ? group.first + i : group.rows[i];
-    }
-
-    // -- memory -----------------------------------------------------------------------------------
-
-    // What a chunk of tokens needs (shared by the threads of a large group), and what a thread
-    // needs.
-    struct Scratch {
-        int64_t chunk;  // most tokens
-        T *rows, *across, *along, *tile, *top, *sum, *total, *whole_top, *whole_sum, *factor, *less,
-            *wanted, *mean;
-        T *left, *right, *acc, *line;
-        int64_t stretches;
-    };
-
-    int64_t chunk_of(const Group<T>& group) const {
-        if (group.words > kSmallGroup) return kMostChunk;
-        const int64_t fits = kTileNumbers / std::max<int64_t>(group.words, 1) / panel_ * panel_;
-        return std::clamp<int64_t>(fits, panel_, kMostChunk);
-    }
-
-    // Bytes; with memory, also the pointers.
-    int64_t scratch(const Group<T>& group, char* memory, Scratch* s) const {
-        Scratch none;
-        Scratch& to = s == nullptr ? none : *s;
-        char* at = memory;
-        to.chunk = std::min(chunk_of(group), round_up(group.n_tokens, panel_));
-        const int64_t blocks = (group.words + kMostRows - 1) / kMostRows;
-        to.stretches =
-            group.words > kSmallGroup ? (blocks + kStretchBlocks - 1) / kStretchBlocks : 1;
-        const int64_t ld = to.chunk;
-        to.rows = carve<T>(at, ld * c_.width);
-        to.across = carve<T>(at, ld * (c_.width + 1));
-        to.along = carve<T>(at, (ld + 1) * padded_);
-        to.tile = carve<T>(at, group.words * ld);
-        to.top = carve<T>(at, blocks * ld);
-        to.sum = carve<T>(at, blocks * ld);
-        to.total = carve<T>(at, blocks * ld);
-        for (T** p : {&to.whole_top, &to.whole_sum, &to.factor, &to.less, &to.wanted, &to.mean}) {
-            *p = carve<T>(at, ld);
-        }
-        to.acc = carve<T>(at, to.stretches * ld * padded_);
-        return (at - memory) + own(at, to);
-    }
-    int64_t own(char* memory, Scratch& to) const {
-        char* at = memory;
-        to.left = carve<T>(at, (kMostRows + 1) * (to.chunk + panel_));
-        to.right = carve<T>(at, (kMostRows + 1) * padded_);
-        to.line = carve<T>(at, kMostRows);
-        return at - memory;
     }
 
     // -- a small group ----------------------------------------------------------------------------
 
     void part(const Part<T>& p, const Scratch& s) const {
-        const Group<T>& group = groups_[p.group];
+        const Group& group = groups_[p.group];
         for (int64_t first = p.first; first < p.end; first += s.chunk) {
             const int64_t n = std::min(s.chunk, p.end - first);
             const int64_t* tokens = group.tokens + first;
-            gather(tokens, n, s);
-            for (int64_t w = 0; w < group.words; w += kMostRows) logits(group, w, tokens, n, s);
-            finish(group, tokens, n, s);
+            steps_.gather(tokens, n, s);
+            for (int64_t w = 0; w < group.words; w += kMostRows)
+                steps_.logits(group, w, tokens, n, s);
+            steps_.finish(group, tokens, n, s);
             if (!wants_) continue;
-            if (c_.d_hidden != nullptr) std::fill_n(s.acc, n * padded_, T(0));
+            if (c_.d_hidden != nullptr) std::fill_n(s.acc, n * steps_.padded(), T(0));
             for (int64_t w = 0; w < group.words; w += kMostRows) {
-                gradients(group, w, tokens, n, s, s.acc, first == p.first, p.sums);
+                steps_.gradients(group, w, tokens, n, s, s.acc, first == p.first, p.sums);
             }
-            if (c_.d_hidden != nullptr) hidden_gradients(group, tokens, n, s);
+            if (c_.d_hidden != nullptr) steps_.hidden_gradients(group, tokens, n, s);
         }
     }
 
     // -- a large group ----------------------------------------------------------------------------
 
-    void large(const Group<T>& group) const {
+    // Two barriers a chunk: on a busy machine each may cost a time slice. Between them the logits
+    // of a chunk, with what is left to do for the one before; then its gradients, while one thread
+    // gathers the next one's rows.
+    void large(const Group& group) const {
         const int n = threads_for(3.0 * group.n_tokens * group.words * c_.width);
-        Scratch none;
-        const int64_t bytes = scratch(group, nullptr, &none);
-        const int64_t own_bytes = round_up(own(nullptr, none), 4096);
-        const Lease memory(static_cast<size_t>(bytes)),
+        Scratch shared, none;
+        const int64_t bytes = round_up(steps_.scratch(group, nullptr, &none), 64);
+        const int64_t rows_bytes = steps_.gathered(nullptr, none);
+        const int64_t own_bytes = round_up(steps_.own(nullptr, none), 4096);
+        const Lease memory(static_cast<size_t>(bytes + rows_bytes)),
             own_memory(static_cast<size_t>(own_bytes * n));
-        Scratch shared;
-        scratch(group, memory.data(), &shared);
+        steps_.scratch(group, memory.data(), &shared);
+        Scratch second = shared;  // rows of every other chunk
+        steps_.gathered(memory.data() + bytes, second);
         const int64_t chunks = (group.n_tokens + shared.chunk - 1) / shared.chunk;
-        const int64_t stretch = kStretchBlocks * kMostRows;
-        std::vector<std::atomic<int64_t>> next(static_cast<size_t>(5 * chunks));
-        run_stages(0, static_cast<int>(5 * chunks) - 1, n, [&](int stage, int i) {
-            Scratch s = shared;
-            own(own_memory.data() + i * own_bytes, s);
-            const int64_t first = stage / 5 * s.chunk;
-            const int64_t size = std::min(s.chunk, group.n_tokens - first);
-            const int64_t* tokens = group.tokens + first;
-            if (stage % 5 == 0) {
-                if (i == 0) gather(tokens, size, s);
-            } else if (stage % 5 == 2) {
-                if (i == 0) finish(group, tokens, size, s);
-            } else if (stage % 5 == 4) {
-                if (c_.d_hidden != nullptr) hidden_gradients(group, tokens, size, s, i, n);
-            } else {
-                std::atomic<int64_t>& mine = next[static_cast<size_t>(stage)];
-                for (int64_t j; (j = mine.fetch_add(1)) < s.stretches;) {
-                    const int64_t end = std::min((j + 1) * stretch, group.words);
-                    T* acc = s.acc + j * s.chunk * padded_;
-                    if (stage % 5 == 3) std::fill_n(acc, size * padded_, T(0));
-                    for (int64_t w = j * stretch; w < end; w += kMostRows) {
-                        if (stage % 5 == 1)
-                            logits(group, w, tokens, size, s);
-                        else if (wants_)
-                            gradients(group, w, tokens, size, s, acc, first == 0, nullptr);
-                    }
-                }
+        std::vector<std::atomic<int64_t>> next(static_cast<size_t>(2 * chunks));
+        const auto chunk = [&](int64_t number, int i) {
+            Chunk c{number % 2 == 0 ? shared : second, group.tokens + number * shared.chunk, 0};
+            c.size = std::min(shared.chunk, group.n_tokens - number * shared.chunk);
+            steps_.own(own_memory.data() + i * own_bytes, c.scratch);
+            return c;
+        };
+        const auto gather = [&](int64_t number, int i) {
+            if (number == chunks) return;
+            const Chunk c = chunk(number, i);
+            steps_.gather(c.tokens, c.size, c.scratch);
+        };
+        run_stages(0, static_cast<int>(2 * chunks + 1), n, [&](int stage, int i) {
+            if (stage == 0) {
+                if (i == 0) gather(0, i);
+                return;
+            }
+            const int64_t number = (stage - 1) / 2;
+            const bool backward = stage % 2 == 0;
+            if (!backward && number > 0 && c_.d_hidden != nullptr) {
+                const Chunk c = chunk(number - 1, i);
+                steps_.hidden_gradients(group, c.tokens, c.size, c.scratch, i, n);
+            }
+            if (number == chunks) return;
+            const Chunk c = chunk(number, i);
+            if (backward) steps_.finish(group, c.tokens, c.size, c.scratch, i == 0);
+            std::atomic<int64_t>& mine = next[static_cast<size_t>(stage - 1)];
+            for (int64_t j; (j = mine.fetch_add(1)) <= c.scratch.stretches;) {
+                if (j == 0 && backward) gather(number + 1, i);
+                if (j > 0) stretch(group, c, j - 1, backward, number == 0);
             }
         });
     }
 
-    // -- the steps --------------------------------------------------------------------------------
-
-    // A few tokens take half a panel.
-    int64_t columns(int64_t n) const { return n <= k_.lanes ? k_.lanes : round_up(n, panel_); }
-
-    void gather(const int64_t* tokens, int64_t n, const Scratch& s) const {
-        const int64_t width = c_.width, cols = round_up(n, panel_);
-        for (int64_t i = 0; i < n; ++i) {
-            std::copy_n(c_.hidden + tokens[i] * c_.hidden_stride, width, s.rows + i * width);
-        }
-        std::fill_n(s.rows + n * width, (cols - n) * width, T(0));
-        k_.pack(s.rows, 1, width, width, cols, 0, cols / panel_, s.across);
-        k_.pack(s.rows, width, 1, n, width, 0, padded_ / panel_, s.along);
-        for (int64_t i = 0; i < cols; ++i) {
-            const double each = i < n ? scale(tokens[i]) * c_.inverse_temperature : 0.0;
-            s.factor[i] = static_cast<T>(each);
-        }
-    }
-
-    // Words [w, w + kMostRows) of the group.
-    struct Block {
-        int64_t number, rows;
-        T* tile;
-        Ref weights;
-        const int64_t* map;  // of `weights`, as map 1
+    struct Chunk {
+        Scratch scratch;
+        const int64_t* tokens;
+        int64_t size;
     };
-    Block block(const Group<T>& group, int64_t w, const Scratch& s, int64_t cols) const {
-        const SoftmaxWeights<T>& from = *group.weights;
-        const int64_t bytes = from.stride * static_cast<int64_t>(sizeof(T));
-        const int64_t first = group.rows == nullptr ? group.first + w : 0;
-        const auto base = reinterpret_cast<const char*>(from.weight) + first * bytes;
-        return {w / kMostRows, std::min<int64_t>(kMostRows, group.words - w), s.tile + w * cols,
-                Ref{const_cast<char*>(base), bytes, 1, c_.width},
-                group.rows == nullptr ? iota_ : group.rows + w};
-    }
-    // [.., width] whose rows follow each other.
-    static Ref dense(const T* base, int64_t stride, int64_t width, int map) {
-        return Ref{reinterpret_cast<char*>(const_cast<T*>(base)),
-                   stride * static_cast<int64_t>(sizeof(T)), map, width};
-    }
-    const T* offset(const Group<T>& group, int64_t w, const T* base, int64_t width) const {
-        return group.rows == nullptr ? base + (group.first + w) * width : base;
-    }
-    // In strips; of each of the `streams`, whose rows have the step's map, those of the next strip
-    // (up to the row `end`) are asked for meanwhile: they lie in far memory.
-    void linear(Step step, const int64_t* map, int64_t rows, const std::array<Columns, 2>& streams,
-                int64_t n_streams, int64_t end) const {
-        Ahead ahead{};
-        step.ahead = &ahead;
-        for (int64_t r = 0; r < rows; r += kStrip) {
-            const int64_t size = std::min(kStrip, rows - r);
-            const int64_t n = std::clamp<int64_t>(end - r - size, 0, kStrip);
-            const int64_t lines = n_streams * n * ((streams[0].bytes + 63) / 64);
-            ahead = {streams.data(), n > 0 ? n_streams : 0, map + r + size, n, lines, 0, 0, nullptr,
-                     nullptr};
-            const int64_t* maps[] = {iota_ + r, map + r};
-            k_.row[op_linear](step, maps, size);
-        }
-    }
-    static Columns columns_of(const Ref& ref) {
-        return {ref.base, ref.stride, ref.width * static_cast<int64_t>(sizeof(T))};
-    }
 
-    void logits(const Group<T>& group, int64_t w, const int64_t* tokens, int64_t n,
-                const Scratch& s) const {
-        const int64_t cols = columns(n);
-        const Block b = block(group, w, s, cols);
-        Step step{};
-        step.op = op_linear;
-        step.out = dense(b.tile, cols, cols, 0);
-        step.args[0] = b.weights;
-        step.n_args = 1;
-        if (group.weights->bias != nullptr) {
-            step.args[1] = dense(offset(group, w, group.weights->bias, 1), 1, 1, 1);
-            step.n_args = 2;
-        }
-        step.matrix = s.across;
-        linear(step, b.map, b.rows, {columns_of(b.weights)}, 1, group.words - w);
-        const T scale = static_cast<T>(c_.inverse_temperature);
-        for (int64_t i = 0; i < n; ++i) {
-            const int64_t place = target_[static_cast<size_t>(tokens[i])] - w;
-            if (place >= 0 && place < b.rows) s.wanted[i] = b.tile[place * cols + i] * scale;
-        }
-        const int64_t at = b.number * s.chunk;
-        k_.softmax_exp(b.tile, cols, b.rows, cols, scale, s.top + at, s.sum + at,
-                       c_.smoothing > 0 ? s.total + at : nullptr);
-    }
-
-    // Blocks together: losses, and what gradients are made with.
-    void finish(const Group<T>& group, const int64_t* tokens, int64_t n, const Scratch& s) const {
-        const int64_t cols = columns(n), blocks = (group.words + kMostRows - 1) / kMostRows;
-        k_.softmax_merge(s.top, s.sum, s.chunk, blocks, cols, s.whole_top, s.whole_sum);
-        const double share = c_.smoothing, each = share / static_cast<double>(group.words);
-        for (int64_t i = 0; i < cols; ++i) s.less[i] = static_cast<T>(s.factor[i] * each);
-        for (int64_t i = 0; i < n; ++i) {
-            const double top = s.whole_top[i], log_sum = std::log(double{s.whole_sum[i]});
-            double loss = (top - s.wanted[i]) + log_sum;
-            if (share > 0) {
-                double total = 0;
-                for (int64_t b = 0; b < blocks; ++b) total += s.total[b * s.chunk + i];
-                const double mean = total / static_cast<double>(group.words);
-                loss = (1 - share) * loss + share * ((top - mean) + log_sum);
-            }
-            T& to = c_.losses[tokens[i]];
-            to = static_cast<T>(group.adds ? to + loss : loss);
-        }
-    }
-
-    void gradients(const Group<T>& group, int64_t w, const int64_t* tokens, int64_t n,
-                   const Scratch& s, T* acc, bool first, T* sums) const {
-        const int64_t cols = columns(n);
-        const Block b = block(group, w, s, cols);
-        k_.softmax_scale(b.tile, cols, b.rows, cols, s.top + b.number * s.chunk, s.whole_top,
-                         s.whole_sum, s.factor, s.less);
-        const T share = static_cast<T>(1 - c_.smoothing);
-        for (int64_t i = 0; i < n; ++i) {
-            const int64_t place = target_[static_cast<size_t>(tokens[i])] - w;
-            if (place >= 0 && place < b.rows) b.tile[place * cols + i] -= s.factor[i] * share;
-        }
-        if (wants(*group.weights)) weight_gradients(group, w, b, n, s, first, sums);
-        if (c_.d_hidden != nullptr) add_outer(b, n, s, acc);
-    }
-
-    void weight_gradients(const Group<T>& group, int64_t w, const Block& b, int64_t n,
-                          const Scratch& s, bool first, T* sums) const {
-        const SoftmaxWeights<T>& to = *group.weights;
-        const int64_t cols = columns(n), width = c_.width;
-        const int64_t* map = sums == nullptr ? b.map : iota_;
-        const T* base = sums == nullptr ? nullptr : sums + w * width;
-        if (to.d_weight != nullptr) {
-            if (sums == nullptr) base = offset(group, w, to.d_weight, width);
-            Step step{};
-            step.op = op_linear;
-            step.out = dense(base, width, width, 1);
-            step.args[0] = dense(b.tile, cols, n, 0);
-            step.args[1] = step.out;
-            step.n_args = first ? 1 : 2;
-            step.matrix = s.along;
-            step.stream = far_ && sums == nullptr && n == group.n_tokens;
-            // What the sums go on from, and what `add_outer` and the next block read.
-            const std::array<Columns, 2> streams{columns_of(step.out), columns_of(b.weights)};
-            const int64_t n_streams = first || sums != nullptr ? 0 : c_.d_hidden == nullptr ? 1 : 2;
-            linear(step, map, b.rows, streams, n_streams, group.words - w);
-        }
-        if (to.d_bias == nullptr) return;
-        k_.softmax_sums(b.tile, cols, b.rows, n, s.line);
-        T* bias = sums == nullptr ? const_cast<T*>(offset(group, w, to.d_bias, 1))
-                                  : sums + group.words * width + w;
-        for (int64_t r = 0; r < b.rows; ++r) {
-            T& number = bias[map[r]];
-            number = first ? s.line[r] : number + s.line[r];
-        }
-    }
-
-    // acc[t] += sum over the block's words of d[w, t] W[w].
-    void add_outer(const Block& b, int64_t n, const Scratch& s, T* acc) const {
-        constexpr int64_t few_pages = int64_t{256} << 10;
-        const int64_t* maps[] = {iota_, b.map};
-        const int64_t stride = b.weights.stride / static_cast<int64_t>(sizeof(T));
-        const bool in_place = k_.outer_in_place && b.map == iota_ && c_.width % panel_ == 0 &&
-                              b.rows * b.weights.stride <= few_pages;
-        k_.pack_left(dense(b.tile, columns(n), n, 0), maps, b.rows, s.left);
-        for (int64_t p = 0; p * panel_ < c_.width; ++p) {
-            const T* right = reinterpret_cast<const T*>(b.weights.base) + p * panel_;
-            if (!in_place) {
-                k_.pack_right(b.weights, maps, b.rows, p, s.right);
-                right = s.right;
-            }
-            k_.outer(s.left, right, in_place ? stride : panel_, n, b.rows, acc + p * panel_,
-                     padded_);
-        }
-    }
-
-    // Of every `step`-th token.
-    void hidden_gradients(const Group<T>& group, const int64_t* tokens, int64_t n, const Scratch& s,
-                          int64_t first = 0, int64_t step = 1) const {
-        for (int64_t i = first; i < n; i += step) {
-            T* to = c_.d_hidden + tokens[i] * c_.width;
-            bool add = group.adds;
-            for (int64_t j = 0; j < s.stretches; ++j, add = true) {
-                const T* from = s.acc + j * s.chunk * padded_ + i * padded_;
-                if (add)
-                    for (int64_t k = 0; k < c_.width; ++k) to[k] += from[k];
-                else
-                    std::copy_n(from, c_.width, to);
-            }
+    void stretch(const Group& group, const Chunk& c, int64_t number, bool backward,
+                 bool first) const {
+        if (backward && !wants_) return;
+        const int64_t words = Steps::stretch(group) * kMostRows;
+        const int64_t end = std::min((number + 1) * words, group.words);
+        T* acc = c.scratch.acc + number * c.scratch.chunk * steps_.padded();
+        if (backward) std::fill_n(acc, c.size * steps_.padded(), T(0));
+        for (int64_t w = number * words; w < end; w += kMostRows) {
+            if (backward)
+                steps_.gradients(group, w, c.tokens, c.size, c.scratch, acc, first, nullptr);
+            else
+                steps_.logits(group, w, c.tokens, c.size, c.scratch);
         }
     }
 
     const SoftmaxCall<T>& c_;
-    const Kernels<T>& k_;
-    const int64_t panel_, padded_;
+    Steps steps_;
     const bool wants_;
-    bool far_;  // the gradients of words do not fit the caches
-    int64_t iota_[kMostRows + kStrip];
-    std::vector<int64_t> target_;  // by token, within the group that it asks for
-    std::vector<Group<T>> groups_;
+    std::vector<Group> groups_;
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-"""Recurrent networks as functions, with the meaning that they have in TensorFlow 1, and CTC.
+"""Recurrent networks as functions, with the meaning that they have in TensorFlow 1; CTC, softmax.
 
 Past the end of a sequence the output is 0 and the state stays as it was. Unlike there, lengths are
 checked, and a pad is never read: not even NaN in the padding reaches a result or a gradient.
@@ -32,6 +32,7 @@ from unpad.softmax import (
     classes_by_embedding,
     classes_by_frequency,
     classes_in_order,
+    linear_cross_entropy,
 )
 from unpad.states import check_state
 
@@ -49,6 +50,7 @@ __all__ = [
     "ctc_loss",
     "ctc_unalignable",
     "dynamic_rnn",
+    "linear_cross_entropy",
     "static_rnn",
 ]
 

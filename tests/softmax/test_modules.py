@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import unpad
+import unpad.functional
 from unpad.nn import HierarchicalSoftmax, LinearCrossEntropy
 
 KINDS = [HierarchicalSoftmax, LinearCrossEntropy]
@@ -166,4 +167,31 @@ def test_bad_options_are_named(kind: Any, options: dict[str, Any], said: str) ->
 def test_other_mistakes_are_named(call: Any, said: str) -> None:
     with pytest.raises(unpad.UnpadError) as caught:
         call(HierarchicalSoftmax(4, 9))
+    assert said in str(caught.value)
+
+
+def test_the_function_has_the_modules_numbers() -> None:
+    softmax = LinearCrossEntropy(4, 9, label_smoothing=0.1, temperature=0.5, ignore_index=3)
+    hidden, target = torch.randn(20, 4), torch.randint(9, (20,))
+    options: dict[str, Any] = {"label_smoothing": 0.1, "temperature": 0.5, "ignore_index": 3}
+    for reduction in ("mean", "sum", "none"):
+        wanted = softmax(hidden, target, reduction=reduction)
+        found = unpad.functional.linear_cross_entropy(
+            hidden, target, softmax.weight, softmax.bias, reduction=reduction, **options
+        )
+        assert torch.equal(found, wanted)
+
+
+@pytest.mark.parametrize(
+    ("weight", "bias", "said"),
+    [
+        (torch.randn(4), None, "weight"),
+        (torch.randn(9, 4), torch.randn(8), "[9]"),
+        (torch.randn(9, 4), [0.0] * 9, "bias"),
+        (torch.randn(9, 5), None, "[..., 5]"),
+    ],
+)
+def test_weights_that_do_not_fit_the_function_are_named(weight: Any, bias: Any, said: str) -> None:
+    with pytest.raises(unpad.UnpadError) as caught:
+        unpad.functional.linear_cross_entropy(**arguments(weight=weight, bias=bias))
     assert said in str(caught.value)

@@ -26,7 +26,7 @@ def mixed(words: int) -> torch.Tensor:
 # threads), an odd width, blocks that are not full.
 CASES: dict[str, tuple[Any, int]] = {
     "few": (lambda: HierarchicalSoftmax(33, 150), 40),
-    "wide": (lambda: HierarchicalSoftmax(96, 1100), 300),
+    "wide": (lambda: HierarchicalSoftmax(96, 1100), 1500),
     "many tokens": (lambda: HierarchicalSoftmax(16, 40), 1100),
     "parts and large classes": (lambda: HierarchicalSoftmax(20, 1600, mixed(1600)), 700),
     "many words": (lambda: LinearCrossEntropy(20, 4300, temperature=0.7), 150),

@@ -6,6 +6,7 @@ from unpad.softmax.classes import (
     classes_by_frequency,
     classes_in_order,
 )
+from unpad.softmax.functions import linear_cross_entropy
 from unpad.softmax.hierarchical import HierarchicalSoftmax
 from unpad.softmax.linear import LinearCrossEntropy
 
@@ -16,4 +17,5 @@ __all__ = [
     "classes_by_embedding",
     "classes_by_frequency",
     "classes_in_order",
+    "linear_cross_entropy",
 ]
