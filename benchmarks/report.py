@@ -412,6 +412,51 @@ autocast or converted (`benchmarks/precision.py`).
             **TRUST,
         },
     ),
+    "large_vocabulary": (
+        """## Softmax over many words
+
+Forward and backward of the loss of tokens of 256 features, 50 a sequence: `HierarchicalSoftmax`
+("two levels") and `LinearCrossEntropy` ("full"), against `linear` and `cross_entropy`, against
+`nn.AdaptiveLogSoftmaxWithLoss`, and against two levels with the class weights gathered for every
+token (`benchmarks/large_vocabulary.py`). Uniform targets are the worst for two levels: every row of
+the gradient is touched. The memory is what a step adds to a fresh process, less the gradients.
+""",
+        {
+            "words": number("vocabulary", ",d"),
+            **WORK,
+            "targets": text("targets"),
+            "Unpad's way": text("way"),
+            "peer": text("peer"),
+            "Unpad ms": median("unpad"),
+            "peer ms": median("theirs"),
+            "ratio": times("ratio", ".1f"),
+            "Unpad MB": number("MB", ".1f"),
+            "peer MB": number("peer MB", ".1f"),
+            "share of memory": number("share of memory", ".1%"),
+            **TRUST,
+        },
+    ),
+    "likeliest_word": (
+        """## The likeliest of many words
+
+`HierarchicalSoftmax.predict` for tokens of 256 features, against the arg-max of torch's `linear`
+with as many words (`benchmarks/likeliest_word.py`). The surer the softmax, the sooner it may stop:
+weights are scaled for the entropy given; random weights have the largest one. Of the cases in
+float64, "equal" have the word of the largest log probability of all.
+""",
+        {
+            "words": number("vocabulary", ",d"),
+            "threads": text("threads"),
+            "tokens": text("tokens"),
+            "entropy, nats": number("entropy", ".1f"),
+            "Unpad ms": median("unpad", ".0f"),
+            "torch ms": median("theirs", ".0f"),
+            "ratio": times("ratio"),
+            "cases": number("cases", ",d"),
+            "equal": number("equal", ",d"),
+            "foreign load": number("foreign load", ".0%"),
+        },
+    ),
     "overheads": (
         """## What benchmarks usually leave out
 

@@ -267,6 +267,21 @@ NB_MODULE(_native, m) {
         },
         nb::arg("seed"), nb::arg("keep"), nb::arg("rows"), nb::arg("width"), nb::arg("wide"),
         nb::arg("threads"), nb::arg("out"));
+    m.def(
+        "softmax_loss",
+        [](const std::vector<int64_t>& frame, const std::vector<double>& numbers) {
+            Message message;
+            double loss = 0;
+            {
+                const nb::gil_scoped_release release;
+                loss = unpad_softmax_loss(frame.data(), static_cast<int64_t>(frame.size()),
+                                          numbers.data(), static_cast<int64_t>(numbers.size()),
+                                          message.text, sizeof(message.text));
+            }
+            message.raise();
+            return loss;
+        },
+        nb::arg("frame"), nb::arg("numbers"));
     m.def("limit_threads", &unpad_limit_threads, nb::arg("n"));
     m.def("trim", &unpad_trim);
     m.def("idle_bytes", &unpad_idle_bytes);

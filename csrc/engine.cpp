@@ -9,6 +9,7 @@
 #include "isa.h"
 #include "masks.h"
 #include "pool.h"
+#include "softmax.h"
 #include "stepper.h"
 #include "threads.h"
 
@@ -147,6 +148,13 @@ int64_t unpad_idle_bytes(void) {
 void unpad_draw_mask(int64_t seed, int64_t keep, const int64_t* rows, int64_t n_rows, int64_t width,
                      int wide, int threads, void* out) {
     unpad::draw_mask({seed, keep, rows, n_rows, width}, wide != 0, threads, out);
+}
+
+double unpad_softmax_loss(const int64_t* frame, int64_t n_frame, const double* numbers,
+                          int64_t n_numbers, char* error, int64_t error_size) {
+    return guarded(
+        error, error_size, [&] { return unpad::softmax_loss(frame, n_frame, numbers, n_numbers); },
+        0.0);
 }
 
 int unpad_limit_threads(int n) {

@@ -42,9 +42,10 @@ inline constexpr int kPanelsFor = MR * 8 + MR + 1 <= kRegisters   ? 4
                                                                   : 1;
 
 // acc[i][v] += sum over k of a[i * row + k * step] * panel[v][k], whose rows are `m_step` numbers
-// apart. One pointer leads to all of the tile's rows: a dozen would not fit the registers.
-template <class T, int MR, int NP, int row, int step>
-inline __attribute__((always_inline)) void multiply(typename Lanes<T>::Vec (&acc)[MR][2 * NP],
+// apart; NV vectors, two a panel. One pointer leads to all of the tile's rows: a dozen would not
+// fit the registers.
+template <class T, int MR, int NV, int row, int step>
+inline __attribute__((always_inline)) void multiply(typename Lanes<T>::Vec (&acc)[MR][NV],
                                                     const T* a, const T* m, int64_t m_step,
                                                     int64_t panel_size, int64_t depth) {
     using V = decltype(splat(T{}));  // of factors; for pairs not the vector of sums
@@ -55,19 +56,19 @@ inline __attribute__((always_inline)) void multiply(typename Lanes<T>::Vec (&acc
 #pragma GCC unroll 4
     for (int64_t k = 0; k < depth; ++k) {
         // The shorter side stays in registers, the longer one passes through a single one.
-        if constexpr (MR < 2 * NP) {
+        if constexpr (MR < NV) {
             V x[MR];
             each<MR>([&](int i) { x[i] = splat(a[i * row + k * step]); });
-            each<2 * NP>([&](int v) {
+            each<NV>([&](int v) {
                 const V b = panel(k, v);
                 each<MR>([&](int i) { acc[i][v] = fma(x[i], b, acc[i][v]); });
             });
         } else {
-            V b[2 * NP];
-            each<2 * NP>([&](int v) { b[v] = panel(k, v); });
+            V b[NV];
+            each<NV>([&](int v) { b[v] = panel(k, v); });
             each<MR>([&](int i) {
                 const V x = splat(a[i * row + k * step]);
-                each<2 * NP>([&](int v) { acc[i][v] = fma(x, b[v], acc[i][v]); });
+                each<NV>([&](int v) { acc[i][v] = fma(x, b[v], acc[i][v]); });
             });
         }
     }
@@ -99,6 +100,7 @@ struct LinearRows {
     const T* packed;
     Ahead* ahead;
     int64_t lines;  // of `ahead` to fetch at a time
+    bool stream;    // past the caches, to whole vectors in whole lines
 };
 
 inline void fetch(Ahead& ahead, int64_t n) {
@@ -130,11 +132,11 @@ inline void store_part(T* p, typename Lanes<T>::Vec v, int64_t n) {
         store_n(p, v, static_cast<int>(n));
 }
 
-// Rows [r, r + MR) times the panels [panel, panel + NP). Branches stand outside of the loops over
-// the tile, so that its accumulators never leave their registers.
-template <class T, int MR, int NP>
+// Rows [r, r + MR) times nv vectors of columns from a panel on. Branches stand outside of the loops
+// over the tile, so that its accumulators never leave their registers.
+template <class T, int MR, int nv>
 UNPAD_FLAT void linear_tile(const LinearRows<T>& l, int64_t r, int64_t panel) {
-    constexpr int lanes = kLanes<T>, nv = 2 * NP;
+    constexpr int lanes = kLanes<T>;
     using V = typename Lanes<T>::Vec;
     using Number = typename Lanes<T>::Number;
     V acc[MR][nv];
@@ -159,13 +161,15 @@ UNPAD_FLAT void linear_tile(const LinearRows<T>& l, int64_t r, int64_t panel) {
     const T* packed = l.packed + panel * l.panel_size;
     for (int64_t k = 0; k < l.depth; k += kFetchDepth) {
         if (l.lines > 0) fetch(*l.ahead, l.lines);
-        multiply<T, MR, NP, kLeftStride<T>, 1>(acc, rows + k, packed + k * kPanel<T>, kPanel<T>,
+        multiply<T, MR, nv, kLeftStride<T>, 1>(acc, rows + k, packed + k * kPanel<T>, kPanel<T>,
                                                l.panel_size, std::min(kFetchDepth, l.depth - k));
     }
     each<MR>([&](int i) {
         each<nv>([&](int v) {
             Number* out = l.out[r + i] + column + v * lanes;
-            if (full)
+            if (full && l.stream)
+                stream(out, acc[i][v]);
+            else if (full)
                 store(out, acc[i][v]);
             else
                 store_part(out, acc[i][v], left - v * lanes);
@@ -173,15 +177,15 @@ UNPAD_FLAT void linear_tile(const LinearRows<T>& l, int64_t r, int64_t panel) {
     });
 }
 
-// NP panels for `rows` rows in tiles of MR and MR - 1 rows: the even split (16 = 6 + 5 + 5).
-template <class T, int MR, int NP>
+// NV vectors for `rows` rows in tiles of MR and MR - 1 rows: the even split (16 = 6 + 5 + 5).
+template <class T, int MR, int NV>
 void linear_strip(const LinearRows<T>& l, int64_t rows, int64_t panel) {
     const int64_t tiles = (rows + MR - 1) / MR;
     const int64_t full = rows - tiles * (MR - 1);  // tiles of MR rows; the others have one less
     int64_t r = 0, t = 0;
-    for (; t < full; ++t, r += MR) linear_tile<T, MR, NP>(l, r, panel);
+    for (; t < full; ++t, r += MR) linear_tile<T, MR, NV>(l, r, panel);
     if constexpr (MR > 1) {
-        for (; t < tiles; ++t, r += MR - 1) linear_tile<T, MR - 1, NP>(l, r, panel);
+        for (; t < tiles; ++t, r += MR - 1) linear_tile<T, MR - 1, NV>(l, r, panel);
     }
 }
 
@@ -189,7 +193,7 @@ void linear_strip(const LinearRows<T>& l, int64_t rows, int64_t panel) {
 template <class T, int MR, int NP = kPanelsFor<MR> - 1>
 inline void linear_rest(const LinearRows<T>& l, int64_t rows, int64_t panel, int64_t n) {
     if constexpr (NP > 0) {
-        if (n == NP) return linear_strip<T, MR, NP>(l, rows, panel);
+        if (n == NP) return linear_strip<T, MR, 2 * NP>(l, rows, panel);
         linear_rest<T, MR, NP - 1>(l, rows, panel, n);
     }
 }
@@ -204,8 +208,10 @@ void linear_panels(LinearRows<T>& l, int64_t rows) {
         const int64_t times = tiles * ((l.depth + kFetchDepth - 1) / kFetchDepth);
         l.lines = (l.ahead->lines + times - 1) / times;
     }
+    // Half a panel: the softmax of a few tokens.
+    if (l.cols <= kLanes<T>) return linear_strip<T, MR, 1>(l, rows, 0);
     int64_t panel = 0;
-    for (; panel + wide <= panels; panel += wide) linear_strip<T, MR, wide>(l, rows, panel);
+    for (; panel + wide <= panels; panel += wide) linear_strip<T, MR, 2 * wide>(l, rows, panel);
     linear_rest<T, MR>(l, rows, panel, panels - panel);
 }
 
@@ -241,6 +247,7 @@ inline void linear_folded(const Step& step, RowMaps index, int64_t rows, Fold fo
     l.panel_size = factors * kPanel<T>;
     l.packed = static_cast<const T*>(step.matrix);
     l.ahead = step.ahead;
+    l.stream = false;
     const RowsOf<Number> a(step.args[0], index), out(step.out, index);
     const RowsOf<Number> start(step.args[step.n_args - 1], index);
     for (int64_t r = 0; r < rows; ++r) {
@@ -255,6 +262,7 @@ inline void linear_folded(const Step& step, RowMaps index, int64_t rows, Fold fo
         }
         if (k > 0) l.start_width = l.cols;
         l.depth = (numbers + in_factor - 1) / in_factor;
+        l.stream = step.stream && k + numbers == depth;
         linear_with<T>(tile, l, rows);
         l.packed += l.depth * kPanel<T>;
     }
@@ -375,7 +383,7 @@ UNPAD_FLAT inline void outer_tile(const T* left, const T* right, int64_t right_s
         // Large accumulators lie in far memory: asked for now, they are here when the sums are.
         each<2>([&](int v) { __builtin_prefetch(acc + i * acc_stride + v * kLanes<T>, 1, 2); });
     });
-    multiply<T, MR, 1, 1, MR>(sum, left, right, right_step, 0, rows);
+    multiply<T, MR, 2, 1, MR>(sum, left, right, right_step, 0, rows);
     each<MR>([&](int i) {
         each<2>([&](int v) {
             Number* at = acc + i * acc_stride + v * kLanes<T>;

@@ -67,6 +67,7 @@ struct Step {
     const int32_t* table;  // take, scatter
     const void* matrix;    // linear: packed panels, as the table's own `pack` makes them
     Ahead* ahead;          // linear: what to fetch meanwhile, or null
+    bool stream;           // linear: the rows of `out` are whole lines and not read again soon
 };
 
 using RowKernel = void (*)(const Step& step, RowMaps index, int64_t rows);
@@ -76,6 +77,7 @@ inline constexpr int kMostRows = 128;
 
 template <class T>
 struct Kernels {
+    int lanes;  // of a vector
     int panel;  // columns of a packed panel; accumulators are padded to a multiple of it
 
     // Every opcode but outer and sum_rows: out = op(args), row by row.
@@ -108,6 +110,15 @@ struct Kernels {
     // Rows of a mask (philox.h): 1 where a number from the seed is below `limit`, else 0.
     void (*mask)(uint64_t seed, uint32_t limit, const int64_t* rows, int64_t n_rows, int64_t width,
                  T* out);
+
+    // A tile of logits, words by tokens (softmax_tile.h); `cols` whole vectors.
+    void (*softmax_exp)(T* tile, int64_t ld, int64_t rows, int64_t cols, T scale, T* top, T* sum,
+                        T* total);
+    void (*softmax_merge)(const T* top, const T* sum, int64_t stride, int64_t blocks, int64_t cols,
+                          T* whole_top, T* whole_sum);
+    void (*softmax_scale)(T* tile, int64_t ld, int64_t rows, int64_t cols, const T* top,
+                          const T* whole_top, const T* whole_sum, const T* factor, const T* less);
+    void (*softmax_sums)(const T* tile, int64_t ld, int64_t rows, int64_t cols, T* out);
 
     // Asks for the next n lines of `ahead`, into the second-level cache.
     void (*fetch)(Ahead& ahead, int64_t n);

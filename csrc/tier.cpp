@@ -8,6 +8,7 @@
 #include "map.h"
 #include "peak.h"
 #include "philox.h"
+#include "softmax_tile.h"
 
 namespace unpad {
 namespace UNPAD_TIER {
@@ -45,6 +46,7 @@ constexpr RowKernel row_kernel() {
 
 template <class T>
 constexpr Kernels<T> kKernels = {
+    kLanes<T>,
     kPanel<T>,
     {
 #define UNPAD_OP(name, least, most, rule) row_kernel<T, op_##name>(),
@@ -59,6 +61,10 @@ constexpr Kernels<T> kKernels = {
     sum_rows<T>,
     add_parts<T>,
     mask_rows<T>,
+    softmax_exp<T>,
+    softmax_merge<T>,
+    softmax_scale<T>,
+    softmax_sums<T>,
     fetch,
     kChains * kLanes<T>,
     multiply_adds<T>,

@@ -77,6 +77,21 @@ template <class T, class V>
 inline void store(T* p, V v) {
     std::memcpy(p, &v, kVectorBytes);
 }
+// Past the caches, to an address that is a multiple of kVectorBytes.
+template <class T, class V>
+inline void stream(T* p, V v) {
+#if defined(__AVX512F__)
+    __m512i bits;
+    std::memcpy(&bits, &v, sizeof(bits));
+    _mm512_stream_si512(reinterpret_cast<__m512i*>(p), bits);
+#elif defined(__AVX2__)
+    __m256i bits;
+    std::memcpy(&bits, &v, sizeof(bits));
+    _mm256_stream_si256(reinterpret_cast<__m256i*>(p), bits);
+#else
+    store(p, v);
+#endif
+}
 template <class T>
 inline typename Lanes<T>::Vec splat(T x) {
     return x - typename Lanes<T>::Vec{};  // x - 0 keeps -0 and NaN

@@ -24,6 +24,9 @@ COMPARISONS = {
     "user_cells.py": TINY,
     "streaming.py": ("--seconds", 0, "--widths", 8),
     "precision.py": ("--seconds", 0, "--batches", 3, "--threads", 1, "--widths", 8),
+    "large_vocabulary.py": (
+        *("--seconds", 0, "--threads", 1, "--vocabularies", 900, "--batches", 4, "--steps", 30),
+    ),
     "batch_one.py": (*SMALL, "--threads", 1, "--steps", 20),
 }
 
@@ -51,6 +54,15 @@ def test_a_benchmark_prints_a_ratio_and_errors_no_larger_than_its_peers(name: st
     assert rows, done.stdout
     assert len(re.findall(r"[\d.]+x ", done.stdout)) >= len(rows)
     assert re.search(r"cores.*; torch [\d.]+", done.stdout), "the machine is named"
+
+
+@pytest.mark.slow
+def test_the_likeliest_word_is_the_arg_max_in_every_case() -> None:
+    small = ("--vocabularies", 900, "--scales", 4, "--threads", 1, "--seconds", 0, "--cases", 500)
+    done = run("likeliest_word.py", *small)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "500 of 500 equal" in done.stdout
+    assert re.search(r"ms +[\d.]+x", done.stdout)
 
 
 @pytest.mark.slow

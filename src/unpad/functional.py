@@ -1,4 +1,4 @@
-"""Recurrent networks as functions, with the meaning that they have in TensorFlow 1, and CTC.
+"""Recurrent networks as functions, with the meaning that they have in TensorFlow 1; CTC, softmax.
 
 Past the end of a sequence the output is 0 and the state stays as it was. Unlike there, lengths are
 checked, and a pad is never read: not even NaN in the padding reaches a result or a gradient.
@@ -27,6 +27,13 @@ from unpad.errors import ArgumentError, ArgumentTypeError
 from unpad.forms import Opened, open_input
 from unpad.nest import Nest, map_leaves
 from unpad.ragged import as_lengths
+from unpad.softmax import (
+    classes_by_bigrams,
+    classes_by_embedding,
+    classes_by_frequency,
+    classes_in_order,
+    linear_cross_entropy,
+)
 from unpad.states import check_state
 
 if TYPE_CHECKING:
@@ -34,11 +41,16 @@ if TYPE_CHECKING:
 
 __all__ = [
     "bidirectional_dynamic_rnn",
+    "classes_by_bigrams",
+    "classes_by_embedding",
+    "classes_by_frequency",
+    "classes_in_order",
     "ctc_beam_decode",
     "ctc_greedy_decode",
     "ctc_loss",
     "ctc_unalignable",
     "dynamic_rnn",
+    "linear_cross_entropy",
     "static_rnn",
 ]
 

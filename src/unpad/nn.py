@@ -12,6 +12,7 @@ from unpad.cells import (
     Zoneout,
 )
 from unpad.layers import GRU, LSTM, RNN, Directions, Recurrent
+from unpad.softmax import HierarchicalSoftmax, LinearCrossEntropy
 
 __all__ = [
     "GRU",
@@ -21,8 +22,10 @@ __all__ = [
     "Directions",
     "Dropout",
     "GRUCell",
+    "HierarchicalSoftmax",
     "LSTMCell",
     "LayerNormLSTMCell",
+    "LinearCrossEntropy",
     "RNNCell",
     "Recurrent",
     "Residual",

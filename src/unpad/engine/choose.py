@@ -269,6 +269,14 @@ def _native_takes(x: Tensor, name: str) -> bool:
     return False
 
 
+def chooses_native(x: Tensor) -> bool:
+    """Whether the native engine is to take an operation of its own, such as a softmax, on x."""
+    name = _chosen.get() or _from_environment()
+    if name in ("torch", "eager") or x.is_meta or _transformed():
+        return False
+    return _native_takes(x, name)
+
+
 _native_passes: weakref.WeakKeyDictionary[Scheduled, native_engine.NativePass]
 _native_passes = weakref.WeakKeyDictionary()
 

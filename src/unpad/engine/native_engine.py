@@ -148,6 +148,14 @@ def draw_mask(seed: int, keep: int, rows: Tensor, out: Tensor) -> None:
     _native.draw_mask(seed, keep, numbers, out.shape[1], wide, threads, out.data_ptr())
 
 
+def softmax_loss(
+    frame: list[int], numbers: list[float], *, dtype: torch.dtype, rounds: bool
+) -> float:
+    """Run csrc/softmax.h: ``frame`` from T on, as csrc/engine.h has it; return the summed loss."""
+    head = [_code(dtype, "bfloat16" if rounds else "float32"), torch.get_num_threads()]
+    return _native.softmax_loss([*head, *frame], numbers)
+
+
 def encode(pass_: Pass) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """Encode a pass as (int64 array, float64 constants) for the C++ core.
 

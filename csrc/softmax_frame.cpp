@@ -1,0 +1,96 @@
+// A softmax's call as one flat array of numbers, decoded and checked.
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+
+#include "isa.h"
+#include "softmax.h"
+
+namespace unpad {
+namespace {
+
+// Reads the frame number by number.
+class Frame {
+  public:
+    Frame(const int64_t* at, int64_t n) : at_(at), end_(at + n) {}
+    int64_t number() {
+        if (at_ == end_) throw std::invalid_argument("softmax: the frame is too short");
+        return *at_++;
+    }
+    template <class P>
+    P* address() {
+        return reinterpret_cast<P*>(static_cast<intptr_t>(number()));
+    }
+    template <class T>
+    SoftmaxWeights<T> weights() {
+        SoftmaxWeights<T> w;
+        w.weight = address<const T>();
+        w.stride = number();
+        w.bias = address<const T>();
+        w.d_weight = address<T>();
+        w.d_bias = address<T>();
+        return w;
+    }
+    bool at_end() const { return at_ == end_; }
+
+  private:
+    const int64_t* at_;
+    const int64_t* end_;
+};
+
+void check(bool right, const char* what) {
+    if (!right) throw std::invalid_argument(std::string("softmax: ") + what);
+}
+
+template <class T>
+double run_frame(Frame& f, const double* numbers, const Kernels<T>& kernels) {
+    SoftmaxCall<T> c;
+    c.threads = static_cast<int>(std::clamp<int64_t>(f.number(), 1, 1 << 16));
+    c.tokens = f.number();
+    c.width = f.number();
+    c.words = f.number();
+    c.classes = f.number();
+    check(c.tokens >= 0 && c.width > 0 && c.words > 0 && c.classes >= 0, "a size is negative");
+    c.hidden = f.address<const T>();
+    c.hidden_stride = f.number();
+    c.target = f.address<const int64_t>();
+    c.scale = f.address<const T>();
+    c.losses = f.address<T>();
+    c.d_hidden = f.address<T>();
+    c.by_word = f.weights<T>();
+    c.by_class = f.weights<T>();
+    c.class_of = f.address<const int64_t>();
+    c.order = f.address<const int64_t>();
+    c.place_of = f.address<const int64_t>();
+    c.starts = f.address<const int64_t>();
+    check(f.at_end(), "the frame is too long");
+    c.scale_all = numbers[0];
+    c.inverse_temperature = numbers[1];
+    c.smoothing = numbers[2];
+    for (int64_t t = 0; t < c.tokens; ++t) {
+        check(c.target[t] >= 0 && c.target[t] < c.words, "a target is no word");
+    }
+    return softmax_loss(c, kernels);
+}
+
+}  // namespace
+
+double softmax_loss(const int64_t* frame, int64_t n_frame, const double* numbers,
+                    int64_t n_numbers) {
+    Frame f(frame, n_frame);
+    check(n_numbers == 3, "three numbers: scale, inverse temperature, smoothing");
+    const TierTable& table = tables(active_tier());
+    switch (f.number()) {
+        case 0:
+            return run_frame(f, numbers, *table.f32);
+        case 1:
+            return run_frame(f, numbers, *table.f64);
+        case 2:
+            return run_frame(f, numbers, *table.bf16);
+        default:
+            throw std::invalid_argument("softmax: dtype: 0, 1 or 2");
+    }
+}
+
+}  // namespace unpad

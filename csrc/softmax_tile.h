@@ -1,0 +1,106 @@
+#pragma once
+
+// What a softmax does with a tile of logits, words by tokens: a row a word, a column a token. The
+// sums over words then go down the columns, a vector of tokens at a time, each token's in the order
+// of words: a token's bits depend on nothing but its own column.
+
+#include <limits>
+
+#include "features.h"
+
+namespace unpad {
+namespace UNPAD_TIER {
+
+// NV vectors of columns. In place x = exp(x scale - top), top the column's largest; its sum, and
+// the sum of the logits themselves where `total` is wanted.
+template <class T, int NV>
+inline void exp_columns(T* tile, int64_t ld, int64_t rows, T scale, T* top, T* sum, T* total) {
+    using V = typename Lanes<T>::Vec;
+    constexpr int lanes = kLanes<T>;
+    V most[NV], sums[NV], totals[NV];
+    each<NV>([&](int v) {
+        // -inf everywhere: exp(-inf - lowest) is 0, exp(-inf + inf) were NaN.
+        most[v] = splat(std::numeric_limits<T>::lowest());
+        sums[v] = totals[v] = V{};
+    });
+    for (int64_t r = 0; r < rows; ++r) {
+        each<NV>([&](int v) {
+            const V x = load(tile + r * ld + v * lanes) * splat(scale);
+            most[v] = x > most[v] ? x : most[v];
+            totals[v] += x;
+        });
+    }
+    for (int64_t r = 0; r < rows; ++r) {
+        each<NV>([&](int v) {
+            T* at = tile + r * ld + v * lanes;
+            const V e = exp(load(at) * splat(scale) - most[v]);
+            store(at, e);
+            sums[v] += e;
+        });
+    }
+    each<NV>([&](int v) {
+        store(top + v * lanes, most[v]);
+        store(sum + v * lanes, sums[v]);
+        if (total != nullptr) store(total + v * lanes, totals[v]);
+    });
+}
+
+template <class T>
+void softmax_exp(T* tile, int64_t ld, int64_t rows, int64_t cols, T scale, T* top, T* sum,
+                 T* total) {
+    constexpr int lanes = kLanes<T>;
+    const auto at = [&](int64_t c) { return total == nullptr ? nullptr : total + c; };
+    int64_t c = 0;
+    for (; c + 4 * lanes <= cols; c += 4 * lanes) {
+        exp_columns<T, 4>(tile + c, ld, rows, scale, top + c, sum + c, at(c));
+    }
+    for (; c < cols; c += lanes) {
+        exp_columns<T, 1>(tile + c, ld, rows, scale, top + c, sum + c, at(c));
+    }
+}
+
+// Blocks of words together: the largest logit and the sum relative to it, block by block.
+template <class T>
+void softmax_merge(const T* top, const T* sum, int64_t stride, int64_t blocks, int64_t cols,
+                   T* whole_top, T* whole_sum) {
+    using V = typename Lanes<T>::Vec;
+    for (int64_t c = 0; c < cols; c += kLanes<T>) {
+        V most = load(top + c), sums{};
+        for (int64_t b = 1; b < blocks; ++b) {
+            const V x = load(top + b * stride + c);
+            most = x > most ? x : most;
+        }
+        for (int64_t b = 0; b < blocks; ++b) {
+            sums += load(sum + b * stride + c) * exp(load(top + b * stride + c) - most);
+        }
+        store(whole_top + c, most);
+        store(whole_sum + c, sums);
+    }
+}
+
+// tile = tile exp(top - whole_top) / whole_sum factor - less, column by column.
+template <class T>
+void softmax_scale(T* tile, int64_t ld, int64_t rows, int64_t cols, const T* top,
+                   const T* whole_top, const T* whole_sum, const T* factor, const T* less) {
+    constexpr int lanes = kLanes<T>;
+    for (int64_t c = 0; c < cols; c += lanes) {
+        const auto times =
+            exp(load(top + c) - load(whole_top + c)) / load(whole_sum + c) * load(factor + c);
+        const auto minus = load(less + c);
+        for (int64_t r = 0; r < rows; ++r) {
+            T* at = tile + r * ld + c;
+            store(at, load(at) * times - minus);
+        }
+    }
+}
+
+// The sum of each row's first `cols` numbers.
+template <class T>
+void softmax_sums(const T* tile, int64_t ld, int64_t rows, int64_t cols, T* out) {
+    for (int64_t r = 0; r < rows; ++r) {
+        out[r] = sum_along<T>(cols, [](auto v) { return v; }, tile + r * ld);
+    }
+}
+
+}  // namespace UNPAD_TIER
+}  // namespace unpad

@@ -1,0 +1,161 @@
+"""The loss on the native engine (csrc/softmax.cpp): forward and backward in one call.
+
+Gradients are worked out with the loss, where any is wanted, since a tile's probabilities are at
+hand then. A backward pass hands them over, times the gradient that arrives; asked for a second
+time, or for losses that were not reduced, it makes one more call. Derivatives of higher order are
+those of the reference.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unpad.engine import native_engine
+from unpad.softmax import reference
+from unpad.softmax.reference import Head
+
+Tensors = list["Tensor | None"]
+
+# Below this, torch's allocator keeps memory mapped and is quicker than the pool.
+_WORTH_POOLING = 1 << 16
+
+
+def total(hidden: Tensor, target: Tensor, head: Head, scales: Tensor | float) -> Tensor:
+    """Return the sum of the losses, each times its scale."""
+    inputs = _working([hidden, *head.tensors()])
+    result: Any = _Total.apply(_Call(head, target, scales, _wanted(inputs)), *inputs)  # type: ignore[no-untyped-call]
+    return result
+
+
+def losses(hidden: Tensor, target: Tensor, head: Head) -> Tensor:
+    """Return the loss of each token [T]."""
+    inputs = _working([hidden, *head.tensors()])
+    result: Any = _Losses.apply(_Call(head, target, 1.0, _wanted(inputs)), *inputs)  # type: ignore[no-untyped-call]
+    return result
+
+
+@dataclass(frozen=True, eq=False)
+class _Call:
+    """What does not change between the calls for one loss."""
+
+    head: Head
+    target: Tensor
+    scales: Tensor | float
+    wanted: list[bool]
+    """Of hidden and the head's tensors: whether a gradient is."""
+
+
+def _working(inputs: Tensors) -> Tensors:
+    """bfloat16 numbers as float32: products round their operands, sums stay wide."""
+    return [None if t is None else t.float() if t.dtype.itemsize < 4 else t for t in inputs]
+
+
+def _wanted(inputs: Tensors) -> list[bool]:
+    recording = torch.is_grad_enabled()
+    return [recording and t is not None and t.requires_grad for t in inputs]
+
+
+class _Total(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, call: _Call, *inputs: Tensor | None) -> Tensor:
+        loss, _, ctx.gradients = _run(call, inputs, call.scales, call.wanted)
+        ctx.call = call
+        ctx.save_for_backward(*inputs)
+        hidden = inputs[0]
+        assert hidden is not None
+        return hidden.new_tensor(loss)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        call, inputs = ctx.call, ctx.saved_tensors
+        if torch.is_grad_enabled():
+            hidden, *tensors = inputs
+            found = reference.losses(hidden, call.target, call.head.with_tensors(tensors))
+            return (None, *_differentiated((found * call.scales).sum(), inputs, call, grads[0]))
+        # Handed over, not shared: autograd may keep them as the parameters' gradients.
+        found, ctx.gradients = ctx.gradients, None
+        if found is None:
+            _, _, found = _run(call, inputs, call.scales, call.wanted)
+        factor = float(grads[0])
+        if factor != 1:
+            for gradient in found:
+                if gradient is not None:
+                    gradient.mul_(factor)
+        return (None, *found)
+
+
+class _Losses(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, call: _Call, *inputs: Tensor | None) -> Tensor:
+        ctx.call = call
+        ctx.save_for_backward(*inputs)
+        return _run(call, inputs, 1.0, [False] * len(inputs))[1]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        call, inputs = ctx.call, ctx.saved_tensors
+        if torch.is_grad_enabled():
+            hidden, *tensors = inputs
+            found = reference.losses(hidden, call.target, call.head.with_tensors(tensors))
+            return (None, *_differentiated(found, inputs, call, grads[0]))
+        return (None, *_run(call, inputs, grads[0], call.wanted)[2])
+
+
+def _differentiated(result: Tensor, inputs: Tensors, call: _Call, grad: Tensor) -> Tensors:
+    """Gradients that can be differentiated again, by the reference."""
+    some = [t for t, wanted in zip(inputs, call.wanted, strict=True) if wanted]
+    found = iter(torch.autograd.grad(result, some, grad, create_graph=True))  # type: ignore[arg-type]
+    return [next(found) if wanted else None for wanted in call.wanted]
+
+
+def _run(
+    call: _Call, inputs: Any, scales: Tensor | float, wanted: list[bool]
+) -> tuple[float, Tensor, Tensors]:
+    """Return the scaled sum, the losses [T] and the gradient of each input that is wanted."""
+    hidden: Any
+    hidden, *tensors = (None if t is None else _in_rows(t.detach()) for t in inputs)
+    head, target = call.head, call.target.contiguous()
+    losses = hidden.new_empty(len(hidden))
+    gradients: Tensors = [
+        _empty_like(t) if want else None for t, want in zip([hidden, *tensors], wanted, strict=True)
+    ]
+    vector = isinstance(scales, Tensor)
+    held = scales.detach().to(hidden.dtype).contiguous() if isinstance(scales, Tensor) else None
+    groups = head.grouping
+    classes = 0 if groups is None else len(groups.sizes)
+    frame = [len(hidden), hidden.shape[1], len(head.weight), classes]
+    frame += hidden.data_ptr(), hidden.stride(0), target.data_ptr(), _address(held)
+    frame += losses.data_ptr(), _address(gradients[0])
+    for first in (0, 2):
+        matrix, bias = tensors[first], tensors[first + 1]
+        frame += _address(matrix), 0 if matrix is None else matrix.stride(0), _address(bias)
+        frame += _address(gradients[1 + first]), _address(gradients[2 + first])
+    if groups is None:
+        frame += 0, 0, 0, 0
+    else:
+        order = 0 if groups.in_order else groups.words.data_ptr()
+        frame += groups.class_of.data_ptr(), order
+        frame += groups.place_of.data_ptr(), groups.starts.data_ptr()
+    numbers = [1.0 if vector else float(scales), 1 / head.temperature, head.label_smoothing]
+    total = native_engine.softmax_loss(frame, numbers, dtype=hidden.dtype, rounds=head.rounds)
+    return total, losses, gradients
+
+
+def _address(tensor: Tensor | None) -> int:
+    return 0 if tensor is None else tensor.data_ptr()
+
+
+def _in_rows(tensor: Tensor) -> Tensor:
+    """A tensor whose neighbour columns are neighbours in memory."""
+    return tensor if tensor.stride(-1) == 1 or tensor.shape[-1] == 1 else tensor.contiguous()
+
+
+def _empty_like(tensor: Any) -> Tensor:
+    """Memory for a gradient: large ones from the pool, where pages are mapped already."""
+    if tensor.dim() < 2 or tensor.nbytes < _WORTH_POOLING:
+        return torch.empty(tensor.shape, dtype=tensor.dtype)
+    return native_engine.empty(tensor.shape[0], tensor.shape[1], tensor.dtype)

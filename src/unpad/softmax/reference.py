@@ -1,0 +1,205 @@
+"""The two softmaxes in plain torch operations: the specification, and what other devices run.
+
+Everything here is differentiable any number of times. Losses, logits and log probabilities are
+float32 where the tensors are narrower.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from unpad.engine.precision import product
+from unpad.softmax.grouping import Grouping
+
+
+@dataclass(frozen=True, eq=False)
+class Head:
+    """What turns hidden rows into words; with ``grouping`` in two levels, without it in one.
+
+    ``weight`` [V, H] and ``bias`` [V] by words; ``class_weight`` [C, H] and ``class_bias`` [C] by
+    classes. ``rounds``: the operands of products are rounded to bfloat16.
+    """
+
+    weight: Tensor
+    bias: Tensor | None = None
+    class_weight: Tensor | None = None
+    class_bias: Tensor | None = None
+    grouping: Grouping | None = None
+    temperature: float = 1.0
+    label_smoothing: float = 0.0
+    rounds: bool = False
+
+    def tensors(self) -> list[Tensor | None]:
+        """Return what a gradient may be wanted of."""
+        return [self.weight, self.bias, self.class_weight, self.class_bias]
+
+    def with_tensors(self, tensors: list[Tensor | None]) -> Head:
+        """Return the same head over others in their place."""
+        weight, bias, class_weight, class_bias = tensors
+        assert weight is not None
+        return replace(
+            self, weight=weight, bias=bias, class_weight=class_weight, class_bias=class_bias
+        )
+
+
+def losses(hidden: Tensor, target: Tensor, head: Head) -> Tensor:
+    """Return minus the log probability of each target [T], of rows [T, H]."""
+    if head.grouping is None:
+        logits = _logits(hidden, head.weight, head.bias, head)
+        return F.cross_entropy(
+            logits, target, reduction="none", label_smoothing=head.label_smoothing
+        )
+    groups, words = head.grouping, _Words(head, head.grouping)
+    classes = groups.class_of[target]
+    order = classes.argsort(stable=True)
+    parts: list[Tensor] = []
+    for number, rows in _shared_out(classes, order, len(groups.sizes)):
+        logits = words.logits(hidden.index_select(0, rows), number)
+        place = groups.place_of[target[rows]]
+        parts.append(F.cross_entropy(logits, place, reduction="none"))
+    class_losses = F.cross_entropy(class_logits(hidden, head), classes, reduction="none")
+    if not parts:  # no token, but every weight has a gradient
+        return class_losses + words.logits(hidden, 0).sum()
+    return class_losses + torch.cat(parts)[order.argsort()]
+
+
+def log_prob(hidden: Tensor, head: Head) -> Tensor:
+    """Return the log probability of every word [T, V]."""
+    if head.grouping is None:
+        return _logits(hidden, head.weight, head.bias, head).log_softmax(-1)
+    groups = head.grouping
+    of_classes = class_logits(hidden, head).log_softmax(-1)
+    logits = _logits(hidden, head.weight, head.bias, head)
+    if not groups.in_order:
+        logits = logits.index_select(1, groups.words)
+    parts = logits.split(groups.sizes, -1)
+    joined = [of_classes[:, [c]] + part.log_softmax(-1) for c, part in enumerate(parts)]
+    found = torch.cat(joined, -1)
+    return found if groups.in_order else found.index_select(1, groups.words.argsort())
+
+
+def topk(hidden: Tensor, k: int, head: Head) -> tuple[Tensor, Tensor]:
+    """Return the k largest log probabilities [T, k], sorted, and their words.
+
+    A word is at most as likely as its class, so classes are visited best first until the next one
+    is not above the k-th best word. Rows that need more than a few visits take all words at once:
+    where distributions are flat, that is what costs least.
+    """
+    if head.grouping is None:
+        return _joined([_topk_of_all(rows, k, head) for rows in _blocks(hidden, head)])
+    groups, words = head.grouping, _Words(head, head.grouping)
+    bounds, visits = class_logits(hidden, head).log_softmax(-1).sort(-1, descending=True)
+    values = bounds.new_full((len(hidden), k), -torch.inf)
+    indices = torch.zeros_like(values, dtype=torch.int64)
+    for turn in range(len(groups.sizes)):
+        # Written so that NaN goes on to the end, and becomes the result.
+        live = (~(bounds[:, turn] <= values[:, -1])).nonzero().flatten()
+        if len(live) == 0:
+            break
+        if turn == _MOST_TURNS:
+            found = [_topk_of_all(hidden[rows], k, head) for rows in _blocks(live, head)]
+            values[live], indices[live] = _joined(found)
+            break
+        classes = visits[live, turn]
+        order = classes.argsort(stable=True)
+        for number, places in _shared_out(classes, order, len(groups.sizes)):
+            rows = live[places]
+            logits = words.logits(hidden.index_select(0, rows), number).log_softmax(-1)
+            found = (bounds[rows, turn, None] + logits).topk(min(k, logits.shape[1]))
+            start = int(groups.starts[number])
+            here = groups.words[start + found.indices]
+            both = torch.cat([values[rows], found.values], -1).topk(k)
+            values[rows] = both.values
+            indices[rows] = torch.cat([indices[rows], here], -1).gather(1, both.indices)
+    return values, indices
+
+
+# Visits a row: at a quarter of the product with all words, in many small steps.
+_MOST_TURNS = 8
+_NUMBERS = 1 << 24  # of a block of rows times words
+
+
+def _blocks(rows: Tensor, head: Head) -> tuple[Tensor, ...]:
+    """Rows in blocks whose products with all words stay within a bound."""
+    return rows.split(max(1, _NUMBERS // len(head.weight)))
+
+
+def _topk_of_all(hidden: Tensor, k: int, head: Head) -> tuple[Tensor, Tensor]:
+    found = log_prob(hidden, head).topk(k)
+    return found.values, found.indices
+
+
+def _joined(parts: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    values, indices = zip(*parts, strict=True)
+    return torch.cat(values), torch.cat(indices)
+
+
+def sample(hidden: Tensor, head: Head, generator: torch.Generator | None) -> Tensor:
+    """Draw a word for each row [T]: a class first, then one of its words."""
+    if head.grouping is None:
+        return draw(_logits(hidden, head.weight, head.bias, head), generator)
+    groups, words = head.grouping, _Words(head, head.grouping)
+    classes = draw(class_logits(hidden, head), generator)
+    drawn = torch.empty_like(classes)
+    for number, rows in _shared_out(classes, classes.argsort(stable=True), len(groups.sizes)):
+        places = draw(words.logits(hidden.index_select(0, rows), number), generator)
+        drawn[rows] = groups.words[int(groups.starts[number]) + places]
+    return drawn
+
+
+def class_logits(hidden: Tensor, head: Head) -> Tensor:
+    """Return the first level's logits [T, C]."""
+    assert head.class_weight is not None
+    return _logits(hidden, head.class_weight, head.class_bias, head)
+
+
+@dataclass(eq=False)
+class _Words:
+    """The second level: the weight cut into its classes once, so that its gradient is joined once.
+
+    A view for each class where they follow the order of words; else of one copy in their order.
+    """
+
+    head: Head
+    groups: Grouping
+    weights: tuple[Tensor, ...] = field(init=False)
+    biases: tuple[Tensor, ...] | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        weight, bias, order = self.head.weight, self.head.bias, self.groups.words
+        if not self.groups.in_order:
+            weight = weight.index_select(0, order)
+            bias = None if bias is None else bias.index_select(0, order)
+        self.weights = weight.split(self.groups.sizes)
+        self.biases = None if bias is None else bias.split(self.groups.sizes)
+
+    def logits(self, hidden: Tensor, number: int) -> Tensor:
+        bias = None if self.biases is None else self.biases[number]
+        return _logits(hidden, self.weights[number], bias, self.head)
+
+
+def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, head: Head) -> Tensor:
+    if head.rounds:
+        logits = product(hidden.float(), weight.float().t(), "bfloat16")
+        logits = logits if bias is None else logits + bias.float()
+    else:
+        logits = F.linear(hidden, weight, bias)
+    logits = logits.float() if logits.dtype.itemsize < 4 else logits
+    return logits if head.temperature == 1 else logits / head.temperature
+
+
+def _shared_out(classes: Tensor, order: Tensor, count: int) -> list[tuple[int, Tensor]]:
+    """Return the classes that are there, each with its rows; ``order`` sorts the rows by class."""
+    sizes: list[int] = torch.bincount(classes, minlength=count).tolist()
+    return [(n, rows) for n, rows in enumerate(order.split(sizes)) if sizes[n]]
+
+
+def draw(logits: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Draw a column of each row's logits [T, n]: int64 [T]."""
+    if len(logits) == 0:
+        return torch.zeros(0, dtype=torch.int64, device=logits.device)
+    return torch.multinomial(logits.softmax(-1), 1, generator=generator)[:, 0]
