@@ -67,6 +67,7 @@ def lm(
     init: Annotated[
         float | None, typer.Option(help="Weights start within plus and minus this (0: torch's).")
     ] = None,
+    precision: Annotated[str | None, typer.Option(help="Of products: float32 or bfloat16.")] = None,
     epochs: Annotated[int | None, typer.Option(help="Passes over the data.")] = None,
     batch: Annotated[int | None, typer.Option(help="Rows of a stream, or most lines.")] = None,
     steps: Annotated[int | None, typer.Option(help="Steps of a stream's window.")] = None,
@@ -100,7 +101,7 @@ def lm(
         model, cell=cell, hidden_size=hidden, layers=layers, embedding_size=embedding, tied=tied,
         dropout=dropout, same_mask=same_mask, softmax=softmax, classes=classes, init=init,
         tokens=tokens, lowercase=lowercase, min_count=min_count, vocabulary=vocabulary,
-        sequences=sequences,
+        sequences=sequences, precision=precision,
     )  # fmt: skip
     training = _changed(
         training, epochs=epochs, batch=batch, steps=steps, batch_tokens=batch_tokens,

@@ -61,11 +61,19 @@ class Encoder(nn.Module):
 
 
 def recurrent_layers(
-    cell: str, widths: Sequence[int], hidden_size: int, *, bidirectional: bool = False
+    cell: str,
+    widths: Sequence[int],
+    hidden_size: int,
+    *,
+    bidirectional: bool = False,
+    precision: str | None = None,
 ) -> nn.ModuleList:
     """One recurrent layer for each input width, by the cell's name in the settings."""
     if cell == "layernorm_lstm":
         cells: list[Any] = [LayerNormLSTMCell(width, hidden_size) for width in widths]
-        return nn.ModuleList(Recurrent(c, bidirectional) for c in cells)
+        return nn.ModuleList(Recurrent(c, bidirectional, precision=precision) for c in cells)
     kind: Any = {"lstm": LSTM, "gru": GRU, "rnn": RNN}[cell]
-    return nn.ModuleList(kind(width, hidden_size, bidirectional=bidirectional) for width in widths)
+    return nn.ModuleList(
+        kind(width, hidden_size, bidirectional=bidirectional, precision=precision)
+        for width in widths
+    )

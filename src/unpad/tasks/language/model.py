@@ -41,7 +41,8 @@ class LanguageModel:
     strings) will do as well. Every text ends with ``<eos>``, which counts as a token.
 
     >>> model = LanguageModel.train(
-    ...     ["to be or not to be"] * 40, hidden_size=16, epochs=8, learning_rate=0.02, seed=1
+    ...     ["to be or not to be"] * 40, hidden_size=16, epochs=10, batch=4, steps=10,
+    ...     dropout=0.0, learning_rate=0.03, seed=1,
     ... )
     >>> "".join(model.generate("to be or", tokens=4, temperature=0))
     ' not to be\n'

@@ -42,9 +42,11 @@ class LanguageNetwork(nn.Module):
         self.embedding = nn.Embedding(vocabulary, width)
         nn.init.uniform_(self.embedding.weight, -EMBEDDING_RANGE, EMBEDDING_RANGE)
         widths = [width, *[size] * (settings.layers - 1)]
-        self.layers = recurrent_layers(settings.cell, widths, size)
+        self.layers = recurrent_layers(settings.cell, widths, size, precision=settings.precision)
         tied = self.embedding.weight if settings.tied else None
-        self.softmax = make_softmax(settings.softmax, size, vocabulary, classes, tied)
+        self.softmax = make_softmax(
+            settings.softmax, size, vocabulary, classes, tied, settings.precision
+        )
         if settings.init:
             for parameter in self.parameters():
                 nn.init.uniform_(parameter, -settings.init, settings.init)

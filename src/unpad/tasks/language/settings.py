@@ -14,6 +14,7 @@ SEQUENCES = ("stream", "lines")
 OPTIMIZERS = ("adam", "sgd")
 SCHEDULES = ("cosine", "constant", "decay")
 LOSSES = ("token", "sequence")
+PRECISIONS = ("float32", "bfloat16")
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,8 @@ class LanguageSettings(Settings):
     (Gal & Ghahramani 2016), else each token has its own (Zaremba et al. 2014). ``softmax``
     "hierarchical" is `unpad.nn.HierarchicalSoftmax`, with ``classes`` of words about as frequent,
     or of words that follow the same ("bigrams"); "adaptive" is torch's. ``init``: all parameters
-    uniform within plus and minus this (0: as torch draws them).
+    uniform within plus and minus this (0: as torch draws them). ``precision`` "bfloat16" rounds the
+    operands of products, in layers and softmax, and nothing else.
     """
 
     cell: str = "lstm"
@@ -47,6 +49,7 @@ class LanguageSettings(Settings):
     softmax: str = "full"
     classes: str = "frequency"
     init: float = 0.0
+    precision: str = "float32"
     tokens: str = "auto"
     lowercase: bool = False
     min_count: int = 1
@@ -57,6 +60,7 @@ class LanguageSettings(Settings):
         one_of("cell", self.cell, CELLS)
         one_of("softmax", self.softmax, SOFTMAXES)
         one_of("classes", self.classes, CLASSES)
+        one_of("precision", self.precision, PRECISIONS)
         one_of("tokens", self.tokens, ("auto", *KINDS))
         one_of("sequences", self.sequences, SEQUENCES)
         for name in ("hidden_size", "layers", "min_count"):

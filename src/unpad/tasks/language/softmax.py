@@ -16,17 +16,25 @@ SHARES = (0.1, 0.4)
 
 
 def make_softmax(
-    kind: str, hidden_size: int, vocabulary: int, classes: Tensor | None, weight: Tensor | None
+    kind: str,
+    hidden_size: int,
+    vocabulary: int,
+    classes: Tensor | None,
+    weight: Tensor | None,
+    precision: str | None,
 ) -> nn.Module:
     """A module ``(hidden [T, H], target [T], reduction=) -> loss`` with ``log_prob`` and ``topk``.
 
-    ``weight`` [V, H] is shared with the embedding, or None.
+    ``weight`` [V, H] is shared with the embedding, or None. torch's adaptive one knows no
+    ``precision``.
     """
     if kind == "adaptive":
         return AdaptiveSoftmax(hidden_size, vocabulary)
     if kind == "hierarchical":
-        return HierarchicalSoftmax(hidden_size, vocabulary, classes, weight=weight)
-    return LinearCrossEntropy(hidden_size, vocabulary, weight=weight)
+        return HierarchicalSoftmax(
+            hidden_size, vocabulary, classes, weight=weight, precision=precision
+        )
+    return LinearCrossEntropy(hidden_size, vocabulary, weight=weight, precision=precision)
 
 
 def make_classes(kind: str, ids: Tensor, offsets: Tensor, vocabulary: int) -> Tensor:
