@@ -275,11 +275,14 @@ def test_a_saved_model_is_the_model(trained: LanguageModel, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("tokens", ["characters", "subwords", "words"])
-def test_every_kind_of_token_can_be_trained(tokens: str) -> None:
+@pytest.mark.parametrize("cell", ["gru", "layernorm_lstm"])
+def test_every_kind_of_token_and_cell_can_be_trained_with_narrow_products(
+    tokens: str, cell: str
+) -> None:
     lines = ["The cat sat.", "The dog sat.", "A naïve cat"] * 8
     model = LanguageModel.train(
-        lines, tokens=tokens, hidden_size=12, epochs=2, batch=2, vocabulary=300,
-        softmax="hierarchical", dropout=0.0, seed=1,
+        lines, tokens=tokens, cell=cell, precision="bfloat16", hidden_size=12, epochs=2, batch=2,
+        vocabulary=300, softmax="hierarchical", dropout=0.0, seed=1,
     )  # fmt: skip
     assert math.isfinite(model.perplexity(lines))
     assert isinstance("".join(model.generate("The ", tokens=5, seed=0)), str)

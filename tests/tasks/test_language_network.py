@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from unpad.ragged import Ragged
 from unpad.tasks.language.batches import LineBatches, StreamBatches
-from unpad.tasks.language.module import clip_norm
+from unpad.tasks.language.module import Descent, clipped, gradients
 from unpad.tasks.language.network import LanguageNetwork, detached
 from unpad.tasks.language.settings import LanguageSettings, preset
 
@@ -162,21 +162,23 @@ def test_tied_weights_are_one_parameter_with_both_gradients(softmax: str) -> Non
     assert bool((gradient[[1, 2, 3, 4, 5, 6]].abs().sum(1) > 0).all())
 
 
-def test_clipping_is_torchs_and_counts_a_row_met_twice_once() -> None:
-    weights = torch.randn(6, 4)
-    ids = torch.tensor([5, 0, 5, 2])
+@pytest.mark.parametrize(("scale", "most"), [(1.0, 1.0), (3.0, 1.0), (3.0, 1e9), (0.5, 0.0)])
+def test_a_step_with_clipping_is_torchs_and_a_row_met_twice_counts_as_its_sum(
+    scale: float, most: float
+) -> None:
+    weights, ids = torch.randn(6, 4), torch.tensor([5, 0, 5, 2])
     dense, sparse = (nn.Embedding(6, 4, sparse=kind) for kind in (False, True))
-    for embedding in (dense, sparse):
+    for embedding, factor in ((dense, scale), (sparse, 1.0)):
         embedding.weight.data.copy_(weights)
-        (3 * embedding(ids) ** 2).sum().backward()
-    expected = nn.utils.clip_grad_norm_([dense.weight], 1.0)
-    assert float(clip_norm([sparse.weight], 1.0)) == pytest.approx(float(expected))
-    assert dense.weight.grad is not None
-    assert sparse.weight.grad is not None
-    torch.testing.assert_close(sparse.weight.grad.to_dense(), dense.weight.grad)
-    before = dense.weight.grad.clone()
-    clip_norm([dense.weight], 2.0)
-    assert torch.equal(dense.weight.grad, before)
+        (factor * embedding(ids) ** 2).sum().backward()
+    if most:
+        nn.utils.clip_grad_norm_([dense.weight], most)
+    torch.optim.SGD(dense.parameters(), lr=0.3).step()
+    optimizer = Descent(sparse.parameters(), lr=0.3)
+    optimizer.factor = clipped(gradients(sparse.parameters()), scale, most)
+    optimizer.step()
+    torch.testing.assert_close(sparse.weight, dense.weight)
+    assert not torch.equal(sparse.weight, weights)
 
 
 def test_the_preset_is_the_papers_small_configuration() -> None:

@@ -36,6 +36,7 @@ class LanguageModule(TaskModule):
         self.model, self.settings = network, settings
         self.train_data, self.valid_data = train, valid
         self.state: State | None = None
+        self.scale = 1.0
 
     def on_train_epoch_start(self) -> None:
         """Start from a state of zeros."""
@@ -46,13 +47,13 @@ class LanguageModule(TaskModule):
         self.state = None
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        """Loss of one batch, as the optimizer wants it."""
+        """Mean loss of one batch; by what it is multiplied, its gradient learns later."""
         ids, targets = batch
         loss, state = self.model(ids, targets, self.state)
         self.state = detached(state) if self.train_data.carried else None
         self.measure("fit", loss.detach() * len(targets), len(targets))
-        if self.settings.loss_per == "sequence":
-            return loss * (len(targets) / ids.batch_size)
+        per_row = self.settings.loss_per == "sequence"
+        self.scale = len(targets) / ids.batch_size if per_row else 1.0
         return loss
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
@@ -88,7 +89,7 @@ class LanguageModule(TaskModule):
             network = cast("LanguageNetwork", self.model)
             embedding, softmax = network.embedding, network.softmax
             embedding.sparse = getattr(softmax, "weight", None) is not embedding.weight
-            return torch.optim.SGD(parameters, lr=settings.learning_rate)
+            return Descent(parameters, lr=settings.learning_rate)
         matrices = [p for p in parameters if p.dim() > 1]
         vectors = [p for p in parameters if p.dim() <= 1]
         groups = [
@@ -103,9 +104,14 @@ class LanguageModule(TaskModule):
         gradient_clip_val: float | None = None,
         gradient_clip_algorithm: str | None = None,
     ) -> None:
-        """Scale all gradients down to the wanted norm; sparse ones too, which Lightning cannot."""
-        if gradient_clip_val:
-            clip_norm(self.model.parameters(), float(gradient_clip_val))
+        """Scale and clip all gradients at once, in the optimizer's own pass where it is ours."""
+        held = gradients(self.model.parameters())
+        factor = clipped(held, self.scale, float(gradient_clip_val or 0))
+        if isinstance(optimizer, Descent):
+            optimizer.factor = factor
+        elif factor != 1.0:
+            for gradient in held:
+                gradient.mul_(factor)
 
     def train_dataloader(self) -> Any:
         """Batches of the current epoch."""
@@ -118,16 +124,41 @@ class LanguageModule(TaskModule):
         return self.valid_data or []
 
 
-def clip_norm(parameters: Iterable[nn.Parameter], most: float) -> Tensor:
-    """Scale gradients down where their norm over all parameters is above ``most``; give the norm.
+class Descent(torch.optim.Optimizer):
+    """Plain gradient descent, ``p -= lr * factor * gradient``, with a factor for all gradients.
 
-    A sparse gradient is coalesced first: rows met twice count as their sum.
+    Scaling a loss, clipping and updating each read the gradient of every word's weights: as one
+    factor they cost one pass. A sparse gradient changes only its own rows.
 
     >>> weight = nn.Parameter(torch.zeros(2))
     >>> weight.grad = torch.tensor([3.0, 4.0])
-    >>> float(clip_norm([weight], 1.0)), [round(v, 3) for v in weight.grad.tolist()]
-    (5.0, [0.6, 0.8])
+    >>> optimizer = Descent([weight], lr=0.1)
+    >>> optimizer.factor = clipped(gradients([weight]), scale=2.0, most=5.0)
+    >>> _ = optimizer.step()
+    >>> [round(v, 3) for v in weight.tolist()]
+    [-0.3, -0.4]
     """
+
+    def __init__(self, params: Iterable[nn.Parameter], lr: float) -> None:
+        super().__init__(params, {"lr": lr})
+        self.factor = 1.0
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        """Update; ``closure`` computes the loss and its gradients first."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    parameter.add_(parameter.grad, alpha=-group["lr"] * self.factor)
+        return loss
+
+
+def gradients(parameters: Iterable[nn.Parameter]) -> list[Tensor]:
+    """The numbers of all gradients; a sparse one is coalesced, so that a row stands once."""
     held: list[Tensor] = []
     for parameter in parameters:
         gradient = parameter.grad
@@ -136,11 +167,20 @@ def clip_norm(parameters: Iterable[nn.Parameter], most: float) -> Tensor:
             held.append(gradient.values())
         elif gradient is not None:
             held.append(gradient)
-    norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for g in held]))
-    if float(norm) > most:
-        for gradient in held:
-            gradient.mul_(most / float(norm))
-    return norm
+    return held
+
+
+def clipped(held: list[Tensor], scale: float, most: float) -> float:
+    """``scale``, made smaller where the norm of all gradients times it is above ``most`` (0: any).
+
+    >>> clipped([torch.tensor([3.0]), torch.tensor([4.0])], 2.0, 5.0)
+    1.0
+    """
+    if not most or not held:
+        return scale
+    norms = torch.stack([torch.linalg.vector_norm(gradient) for gradient in held])
+    norm = scale * float(torch.linalg.vector_norm(norms))
+    return scale * most / norm if norm > most else scale
 
 
 def decayed(epoch: int, settings: LanguageTraining) -> float:

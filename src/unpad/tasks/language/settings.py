@@ -138,6 +138,14 @@ PRESETS: dict[str, tuple[LanguageSettings, LanguageTraining]] = {
             decay=0.5, flat=4, clip=5.0, loss_per="sequence",
         ),
     ),
+    # For a text of a million characters, such as tinyshakespeare: docs/language-models.md.
+    "characters": (
+        LanguageSettings(
+            hidden_size=384, layers=2, embedding_size=64, dropout=0.25, tokens="characters",
+            precision="bfloat16",
+        ),
+        LanguageTraining(epochs=11, batch=32, steps=64, learning_rate=4e-3),
+    ),
 }  # fmt: skip
 """Settings by name, for ``unpad train lm --preset``."""
 
