@@ -1,4 +1,5 @@
-"""The command line ``unpad``: profile, bench, train, evaluate, predict, import.
+"""The command line ``unpad``: profile, bench, train, evaluate, predict, generate,
+score, import.
 
 Exit codes: 0 done; 1 a defect of unpad (with a traceback); 2 a wrong command line; 3 data, settings
 or a run folder that cannot be used (one line says why); 130 stopped by Ctrl-C.

@@ -9,11 +9,14 @@ import typer
 from unpad.cli.bench import bench
 from unpad.cli.console import out
 from unpad.cli.evaluate import evaluate
+from unpad.cli.generate import generate
 from unpad.cli.import_ import import_
 from unpad.cli.predict import predict
 from unpad.cli.profile import profile
+from unpad.cli.score import score
 from unpad.cli.train import classify
-from unpad.tasks.saved import version
+from unpad.cli.train_lm import lm
+from unpad.tasks.model_files import version
 
 app = typer.Typer(
     help="Recurrent networks over sequences of any length, with no padding.",
@@ -27,7 +30,8 @@ train = typer.Typer(
 )
 app.add_typer(train, name="train")
 train.command("classify")(classify)
-for command in (profile, bench, evaluate, predict):
+train.command("lm")(lm)
+for command in (profile, bench, evaluate, predict, generate, score):
     app.command()(command)
 app.command("import")(import_)
 

@@ -47,7 +47,11 @@ class Progress:
         """Note an epoch."""
         parts = [f"loss {row['train_loss']:.4f}"]
         if "valid_loss" in row:
-            parts.append(f"valid {row['valid_loss']:.4f}, {percent(row['valid_accuracy'])}")
+            parts.append(f"valid {row['valid_loss']:.4f}")
+        if "valid_accuracy" in row:
+            parts.append(percent(row["valid_accuracy"]))
+        if "valid_perplexity" in row:
+            parts.append(f"perplexity {row['valid_perplexity']:.2f}")
         note = ", ".join(parts)
         self.bar.update(self.task, note=note)
         if not self.silent and not err.is_terminal:

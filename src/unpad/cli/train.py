@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -96,6 +97,18 @@ def classify(
     job = Job(data, run, valid, roles, model, training, command)
     with Progress(epochs, silent=as_json) as progress:
         record = train_classifier(job, resume=resume, watcher=progress)
+    end(run, record, command, as_json=as_json, show=_show)
+
+
+def end(
+    run: Path,
+    record: dict[str, Any],
+    command: list[str],
+    *,
+    as_json: bool,
+    show: Callable[[Path, dict[str, Any]], None],
+) -> None:
+    """Say what became of a training: how to go on after Ctrl-C, the record, or the results."""
     if record["status"] == "interrupted":
         again = shlex.join([*(a for a in command if a != "--resume"), "--resume"])
         err.print(f"stopped; go on with: {again}", highlight=False)
@@ -103,7 +116,7 @@ def classify(
     if as_json:
         console.print_json({"run": str(run), **record})
     else:
-        _show(run, record)
+        show(run, record)
 
 
 def _show(run: Path, record: dict[str, Any]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from tokenizers import Regex, Tokenizer, normalizers, pre_tokenizers
@@ -13,16 +13,20 @@ from tokenizers.models import WordLevel
 from unpad.data.table import Integers, SequenceTable
 from unpad.errors import ArgumentError
 
-Tokens = Literal["characters", "words", "given"]
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+Tokens = Literal["characters", "words", "spaced", "given"]
 UNKNOWN = "<unk>"
-_PATTERNS = {"characters": r"[\s\S]", "words": r"\w+|[^\w\s]", "given": None}
+_PATTERNS = {"characters": r"[\s\S]", "words": r"\w+|[^\w\s]", "spaced": r"\S+", "given": None}
 
 
 class Vocabulary:
     """The tokens of the training set in order of frequency; id 0 is ``<unk>``, every other token.
 
     ``tokens`` is "characters" (every character of a text), "words" (runs of letters and digits, and
-    single signs) or "given" (rows are lists of tokens already). An empty text or token has no ids.
+    single signs), "spaced" (whatever stands between blanks) or "given" (rows are lists of tokens
+    already). An empty text or token has no ids.
 
     >>> vocabulary = Vocabulary.build(["ab", "b"], "characters")
     >>> ids, offsets = vocabulary.encode(["bx", ""])
@@ -42,19 +46,24 @@ class Vocabulary:
         lowercase: bool = False,
         min_count: int = 1,
         max_size: int = 50_000,
-    ) -> Vocabulary:
-        """Count the tokens of texts, or of rows of tokens, and keep the frequent ones."""
+        special: Sequence[str] = (),
+    ) -> Self:
+        """Count the tokens of texts, or of rows of tokens, and keep the frequent ones.
+
+        ``special`` tokens come right after ``<unk>``, however rare.
+        """
         if tokens not in _PATTERNS:
             raise ArgumentError("tokens", tokens, ", ".join(_PATTERNS), "choose one of them")
         empty = _tokenizer({UNKNOWN: 0}, tokens, lowercase)
         counts = Counter(t for row in rows for t in _split(empty, row))
-        kept = [t for t, n in counts.items() if n >= min_count and t != UNKNOWN]
+        first = [UNKNOWN, *special]
+        kept = [t for t, n in counts.items() if n >= min_count and t not in first]
         kept.sort(key=lambda t: (-counts[t], t))
-        ids = {t: i for i, t in enumerate([UNKNOWN, *kept][:max_size])}
+        ids = {t: i for i, t in enumerate([*first, *kept][:max_size])}
         return cls(_tokenizer(ids, tokens, lowercase))
 
     @classmethod
-    def from_json(cls, text: str) -> Vocabulary:
+    def from_json(cls, text: str) -> Self:
         """Read what `to_json` wrote; never runs code. Raises `ValueError` for anything else."""
         try:
             return cls(Tokenizer.from_str(text))

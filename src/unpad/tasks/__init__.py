@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from unpad.tasks.classify import Job, train_classifier
     from unpad.tasks.estimator import SequenceClassifier
+    from unpad.tasks.language.model import LanguageModel
+    from unpad.tasks.language.settings import LanguageSettings, LanguageTraining
+    from unpad.tasks.language.training import LanguageJob, train_language_model
     from unpad.tasks.run_error import RunError
     from unpad.tasks.saved import Classifier
     from unpad.tasks.scoring import Scores, evaluate, predict
@@ -16,6 +19,10 @@ if TYPE_CHECKING:
 __all__ = [
     "Classifier",
     "Job",
+    "LanguageJob",
+    "LanguageModel",
+    "LanguageSettings",
+    "LanguageTraining",
     "ModelSettings",
     "RunError",
     "Scores",
@@ -24,11 +31,16 @@ __all__ = [
     "evaluate",
     "predict",
     "train_classifier",
+    "train_language_model",
 ]
 
 _HOMES = {
     "Classifier": "saved",
     "Job": "classify",
+    "LanguageJob": "language.training",
+    "LanguageModel": "language.model",
+    "LanguageSettings": "language.settings",
+    "LanguageTraining": "language.settings",
     "ModelSettings": "settings",
     "RunError": "run_error",
     "Scores": "scoring",
@@ -37,6 +49,7 @@ _HOMES = {
     "evaluate": "scoring",
     "predict": "scoring",
     "train_classifier": "classify",
+    "train_language_model": "language.training",
 }
 
 

@@ -11,8 +11,8 @@ import lightning.pytorch as pl
 import torch
 
 from unpad.ragged import Ragged
-from unpad.tasks.module import ClassifierModule
-from unpad.tasks.saved import save_weights
+from unpad.tasks.model_files import save_weights
+from unpad.tasks.task_module import TaskModule
 
 Row = dict[str, float | int]
 
@@ -70,7 +70,7 @@ class History(pl.Callback):
         row: Row = {
             "epoch": trainer.current_epoch,
             "step": trainer.global_step,
-            **cast("ClassifierModule", pl_module).take_metrics(),
+            **cast("TaskModule", pl_module).take_metrics(),
             "tokens": self._tokens,
             "padded_steps": self._padded,
             "seconds": self._seconds,
@@ -101,7 +101,7 @@ class BestWeights(pl.Callback):
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Replace the saved weights where this epoch is better."""
-        module = cast("ClassifierModule", pl_module)
+        module = cast("TaskModule", pl_module)
         loss = module.mean_loss("valid") if module.counts["valid"] else None
         if self.best is not None and loss is not None and not loss < self.best:
             return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,14 +10,16 @@ from typing import Any
 import torch
 
 from unpad.data import DataError, Roles, SequenceTable, profile_lengths, read
-from unpad.data.table import digest
-from unpad.tasks.callbacks import Row, Watcher
+from unpad.data.splits import part_of, split_name
+from unpad.tasks.callbacks import Watcher
+from unpad.tasks.model_files import CONFIG
 from unpad.tasks.prepare import Preparation
+from unpad.tasks.recorder import Recorder, file_facts, totals
 from unpad.tasks.run_folder import RunFolder
-from unpad.tasks.saved import CONFIG, Classifier
-from unpad.tasks.scoring import evaluate, part_of, split_name
+from unpad.tasks.saved import Classifier
+from unpad.tasks.scoring import evaluate
 from unpad.tasks.settings import ModelSettings, TrainingSettings
-from unpad.tasks.training import Training, accelerator_of, split_off, train
+from unpad.tasks.training import accelerator_of, split_off, train
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,9 @@ class Job:
     command: Sequence[str] = ()
 
 
+DEFAULTS = {"model": ModelSettings().to_dict(), "training": TrainingSettings().to_dict()}
+
+
 def train_classifier(
     job: Job, *, resume: bool = False, watcher: Watcher | None = None
 ) -> dict[str, Any]:
@@ -45,7 +49,8 @@ def train_classifier(
     """
     accelerator_of(job.training.device)
     training_table, valid_table = _tables(job)
-    run, facts = RunFolder(job.out), _facts(job, training_table, valid_table)
+    run = RunFolder(job.out, DEFAULTS)
+    facts = _facts(job, training_table, valid_table)
     run.check(facts, resume=resume)
     classifier = _untrained(job, training_table, resume=resume)
     data = classifier.preparation.dataset(training_table)
@@ -55,13 +60,13 @@ def train_classifier(
     classifier.save_config(run.path)
     result = train(
         classifier, data, valid, job.training, run.path,
-        resume=resume and run.can_resume, watcher=_Recorder(run, watcher),
+        resume=resume and run.can_resume, watcher=Recorder(run, watcher),
     )  # fmt: skip
     if result.interrupted:
         run.end("interrupted")
         return run.record
     best = Classifier.load(run.path)
-    results = _results(result)
+    results = totals(result)
     if valid_table is not None:
         scores = evaluate(best, valid_table)
         results |= {"valid_accuracy": scores.accuracy, "valid_loss": scores.loss}
@@ -103,9 +108,9 @@ def _untrained(job: Job, table: SequenceTable, *, resume: bool) -> Classifier:
 
 
 def _facts(job: Job, table: SequenceTable, valid: SequenceTable | None) -> dict[str, Any]:
-    files: dict[str, Any] = {"train": _file(job.data, len(table))}
+    files: dict[str, Any] = {"train": file_facts(job.data, len(table))}
     if valid is not None:
-        files["valid"] = _file(job.valid or job.data, len(valid))
+        files["valid"] = file_facts(job.valid or job.data, len(valid))
     return {
         "command": list(job.command),
         "settings": {
@@ -116,44 +121,4 @@ def _facts(job: Job, table: SequenceTable, valid: SequenceTable | None) -> dict[
             },
         },
         "data": files,
-    }
-
-
-def _file(path: str | Path, sequences: int) -> dict[str, Any]:
-    return {"path": str(path), "sha256": digest(path), "sequences": sequences}
-
-
-class _Recorder:
-    """Keeps metrics.jsonl and the curve up to date, and passes everything on."""
-
-    def __init__(self, run: RunFolder, watcher: Watcher | None) -> None:
-        self.run, self.watcher, self.rows = run, watcher, _rows(run)
-
-    def batch(self, epoch: int, done: int, batches: int) -> None:
-        if self.watcher is not None:
-            self.watcher.batch(epoch, done, batches)
-
-    def epoch(self, row: Row) -> None:
-        self.rows = [*(r for r in self.rows if r["epoch"] < row["epoch"]), row]
-        self.run.show_epochs(self.rows)
-        if self.watcher is not None:
-            self.watcher.epoch(row)
-
-
-def _rows(run: RunFolder) -> list[Row]:
-    path = run.path / "metrics.jsonl"
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
-
-
-def _results(result: Training) -> dict[str, Any]:
-    tokens = sum(int(row["tokens"]) for row in result.rows)
-    padded = sum(int(row["padded_steps"]) for row in result.rows)
-    seconds = sum(float(row["seconds"]) for row in result.rows)
-    return {
-        "epochs": len(result.rows),
-        "best_epoch": result.best_epoch,
-        "tokens": tokens,
-        "seconds": seconds,
-        "tokens_per_second": tokens / seconds if seconds else 0.0,
-        "padding_avoided": 1 - tokens / padded if padded else 0.0,
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -38,14 +39,7 @@ class Encoder(nn.Module):
         self.directions = 2 if bidirectional else 1
         self.output_size = hidden_size * self.directions
         widths = [input_size, *[self.output_size] * (layers - 1)]
-        if cell == "layernorm_lstm":
-            cells: list[Any] = [LayerNormLSTMCell(width, hidden_size) for width in widths]
-            self.layers = nn.ModuleList(Recurrent(c, bidirectional) for c in cells)
-        else:
-            kind: Any = {"lstm": LSTM, "gru": GRU, "rnn": RNN}[cell]
-            self.layers = nn.ModuleList(
-                kind(width, hidden_size, bidirectional=bidirectional) for width in widths
-            )
+        self.layers = recurrent_layers(cell, widths, hidden_size, bidirectional=bidirectional)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Ragged) -> tuple[Ragged, Tensor]:
@@ -64,3 +58,22 @@ class Encoder(nn.Module):
             return torch.cat([end[0] for end in ends], dim=1)
         outputs = state[0] if isinstance(state, tuple) else state
         return torch.cat(list(outputs), dim=1)
+
+
+def recurrent_layers(
+    cell: str,
+    widths: Sequence[int],
+    hidden_size: int,
+    *,
+    bidirectional: bool = False,
+    precision: str | None = None,
+) -> nn.ModuleList:
+    """One recurrent layer for each input width, by the cell's name in the settings."""
+    if cell == "layernorm_lstm":
+        cells: list[Any] = [LayerNormLSTMCell(width, hidden_size) for width in widths]
+        return nn.ModuleList(Recurrent(c, bidirectional, precision=precision) for c in cells)
+    kind: Any = {"lstm": LSTM, "gru": GRU, "rnn": RNN}[cell]
+    return nn.ModuleList(
+        kind(width, hidden_size, bidirectional=bidirectional, precision=precision)
+        for width in widths
+    )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import lightning.pytorch as pl
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -15,6 +14,7 @@ from torchmetrics.classification import MulticlassAccuracy
 from unpad.data import RaggedDataset, TokenBudgetBatchSampler
 from unpad.tasks.model import SequenceModel
 from unpad.tasks.settings import TrainingSettings
+from unpad.tasks.task_module import TaskModule
 
 WARM_UP = 0.05
 """Share of all steps in which the learning rate rises from 0."""
@@ -25,7 +25,7 @@ Batch = tuple[Any, ...]
 """What the model takes, a `Ragged` or two, and the labels."""
 
 
-class ClassifierModule(pl.LightningModule):
+class ClassifierModule(TaskModule):
     """Trains a `SequenceModel` by cross-entropy, each sequence weighing the same.
 
     AdamW (Loshchilov & Hutter 2019), weight decay on matrices alone; the learning rate warms up
@@ -46,8 +46,6 @@ class ClassifierModule(pl.LightningModule):
             {name: MulticlassAccuracy(classes, average="micro") for name in ("fit", "valid")}
         )
         self.sampler = self._sampler(train, shuffle=True)
-        self.losses: dict[str, list[Tensor]] = {"fit": [], "valid": []}
-        self.counts: dict[str, int] = {"fit": 0, "valid": 0}
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Loss of one batch, smoothed labels included."""
@@ -61,24 +59,11 @@ class ClassifierModule(pl.LightningModule):
         *inputs, labels = batch
         self._measure("valid", self.model(*inputs), labels)
 
-    def on_validation_epoch_end(self) -> None:
-        """Log what early stopping watches."""
-        self.log("valid_loss", self.mean_loss("valid"), logger=False)
-
-    def mean_loss(self, part: str) -> float:
-        """Mean cross-entropy over the sequences of this epoch so far."""
-        return float(torch.stack(self.losses[part]).sum()) / self.counts[part]
-
-    def take_metrics(self) -> dict[str, float]:
-        """Losses and accuracies of the epoch that ends; the next one starts from nothing."""
-        metrics: dict[str, float] = {}
-        for part, name in (("fit", "train"), ("valid", "valid")):
-            if self.counts[part]:
-                metrics[f"{name}_loss"] = self.mean_loss(part)
-                metrics[f"{name}_accuracy"] = float(self.accuracy[part].compute())  # pyright: ignore[reportCallIssue]
-            self.losses[part], self.counts[part] = [], 0
-            self.accuracy[part].reset()  # pyright: ignore[reportCallIssue]
-        return metrics
+    def metrics_of(self, part: str) -> dict[str, float]:
+        """Accuracy of a part, which starts anew."""
+        accuracy = float(self.accuracy[part].compute())  # pyright: ignore[reportCallIssue]
+        self.accuracy[part].reset()  # pyright: ignore[reportCallIssue]
+        return {"accuracy": accuracy}
 
     def configure_optimizers(self) -> Any:
         """AdamW with a schedule by step."""
@@ -106,8 +91,7 @@ class ClassifierModule(pl.LightningModule):
 
     def _measure(self, part: str, logits: Tensor, labels: Tensor) -> None:
         logits = logits.detach()
-        self.losses[part].append(F.cross_entropy(logits, labels, reduction="sum"))
-        self.counts[part] += len(labels)
+        self.measure(part, F.cross_entropy(logits, labels, reduction="sum"), len(labels))
         self.accuracy[part].update(logits, labels)  # pyright: ignore[reportCallIssue]
 
     def _sampler(self, data: RaggedDataset, *, shuffle: bool) -> TokenBudgetBatchSampler:

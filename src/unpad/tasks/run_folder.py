@@ -18,17 +18,23 @@ from typing import Any, cast
 import torch
 
 from unpad.tasks.atomic import write_atomically, write_json, write_text
+from unpad.tasks.model_files import version
 from unpad.tasks.run_error import RunError
-from unpad.tasks.saved import version
-from unpad.tasks.settings import ModelSettings, TrainingSettings
 
 RUN, METRICS, CURVE, LAST = "run.json", "metrics.jsonl", "loss.png", "last.safetensors"
+_QUANTITIES = ("loss", "accuracy", "perplexity")
 _FREE = ("epochs",)  # settings that a resumed run may raise
 _PACKAGES = ("torch", "numpy", "lightning", "pyarrow", "tokenizers", "safetensors", "torchmetrics")
 
 
+Settings = dict[str, dict[str, Any]]
+"""A task's settings by group ("model", "training"), as run.json has them."""
+
+
 class RunFolder:
     """The folder of one training run, new or taken up again.
+
+    ``defaults`` are the settings of the task as they are where nobody chooses.
 
     >>> import tempfile
     >>> run = RunFolder(Path(tempfile.mkdtemp()) / "run")
@@ -37,8 +43,9 @@ class RunFolder:
     'running'
     """
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, defaults: Settings | None = None) -> None:
         self.path = Path(path)
+        self.defaults = _flat(defaults or {})
         self.record: dict[str, Any] = {}
 
     def check(self, facts: dict[str, Any], *, resume: bool) -> None:
@@ -108,7 +115,7 @@ class RunFolder:
             for name in _FREE:
                 self._check_grows(before.get(f"training.{name}"), now.get(f"training.{name}"), name)
             for name in sorted(before.keys() | now.keys()):
-                short, was = name.split(".")[-1], before.get(name, _DEFAULTS.get(name))
+                short, was = name.split(".")[-1], before.get(name, self.defaults.get(name))
                 if was != now.get(name) and short not in (*_FREE, "path"):
                     raise RunError(
                         f"{self.path}: cannot resume: {part}.{name} was {was!r}, "
@@ -133,9 +140,6 @@ def _flat(data: Any, prefix: str = "") -> dict[str, Any]:
     return found
 
 
-_DEFAULTS = _flat({"model": ModelSettings().to_dict(), "training": TrainingSettings().to_dict()})
-
-
 def _now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S%z")
 
@@ -148,8 +152,10 @@ def _versions() -> dict[str, str]:
 def _draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7, 3), layout="constrained")
-    for axes, quantity in zip(figure.subplots(1, 2), ("loss", "accuracy"), strict=True):
+    names = {name for row in rows for name in row}
+    shown = [q for q in _QUANTITIES if names & {f"train_{q}", f"valid_{q}"}]
+    figure = Figure(figsize=(3.5 * len(shown), 3), layout="constrained")
+    for axes, quantity in zip(figure.subplots(1, len(shown), squeeze=False)[0], shown, strict=True):
         for part in ("train", "valid"):
             key = f"{part}_{quantity}"
             points = [(row["epoch"] + 1, row[key]) for row in rows if key in row]

@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.utils.data import DataLoader
 
 from unpad.data import Roles, SequenceTable, TokenBudgetBatchSampler, Vocabulary
 from unpad.data.collate import RaggedDataset
-from unpad.tasks.atomic import write_atomically, write_json, write_text
+from unpad.tasks.atomic import write_text
 from unpad.tasks.model import SequenceModel
+from unpad.tasks.model_files import (
+    CLASSIFY,
+    VOCABULARY,
+    broken,
+    load_weights,
+    read_config,
+    read_text,
+    save_weights,
+    write_config,
+)
 from unpad.tasks.prepare import Preparation
-from unpad.tasks.run_error import RunError
 from unpad.tasks.settings import ModelSettings
 
-FORMAT = 1
-CONFIG, VOCABULARY, WEIGHTS = "config.json", "vocabulary.json", "model.safetensors"
 PREDICTION_TOKENS = 16_384
 """Tokens of one batch of prediction."""
 
@@ -87,15 +89,12 @@ class Classifier:
         if self.preparation.vocabulary is not None:
             write_text(folder / VOCABULARY, self.preparation.vocabulary.to_json())
         roles = {k: v for k, v in vars(self.roles).items() if v}
-        config = {
-            "format": FORMAT,
-            "task": "classify",
-            "unpad": version(),
+        facts = {
             "model": self.settings.to_dict(),
             "preparation": self.preparation.to_dict(),
             "columns": roles,
         }
-        write_json(folder / CONFIG, config)
+        write_config(folder, CLASSIFY, facts)
 
     @classmethod
     def untrained(cls, folder: str | Path) -> Classifier:
@@ -105,11 +104,11 @@ class Classifier:
         otherwise. Raises `RunError` where a file is missing or broken.
         """
         folder = Path(folder)
-        config = _config(folder)
+        config = read_config(folder, CLASSIFY)
         try:
             has_vocabulary = config["preparation"]["kind"] != "numbers"
             vocabulary = (
-                Vocabulary.from_json(_text(folder / VOCABULARY)) if has_vocabulary else None
+                Vocabulary.from_json(read_text(folder / VOCABULARY)) if has_vocabulary else None
             )
             columns = dict(config.get("columns", {}))
             columns["features"] = tuple(columns.get("features", ()))
@@ -119,7 +118,7 @@ class Classifier:
                 Roles(**columns),
             )
         except (OSError, KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
-            raise _broken(folder, error) from None
+            raise broken(folder, error) from None
 
     @classmethod
     def load(cls, folder: str | Path) -> Classifier:
@@ -127,52 +126,5 @@ class Classifier:
         folder = Path(folder)
         with torch.random.fork_rng():  # fresh weights draw numbers, and are thrown away here
             built = cls.untrained(folder)
-        try:
-            built.model.load_state_dict(load_file(folder / WEIGHTS))
-        except FileNotFoundError:
-            raise RunError(
-                f"{folder}: no trained weights yet ({WEIGHTS}); let an epoch of training finish"
-            ) from None
-        except (SafetensorError, RuntimeError) as error:
-            raise _broken(folder, error) from None
-        built.model.eval()
+        load_weights(built.model, folder)
         return built
-
-
-def save_weights(state: Mapping[str, Tensor], folder: Path) -> None:
-    """Replace the weights of a run atomically."""
-    tensors = {name: t.detach().cpu().contiguous().clone() for name, t in state.items()}
-    write_atomically(folder / WEIGHTS, lambda temporary: save_file(tensors, temporary))
-
-
-def version() -> str:
-    """The version of the installed package, or "unknown" for a bare source tree."""
-    try:
-        return metadata.version("unpad")
-    except metadata.PackageNotFoundError:
-        return "unknown"
-
-
-def _broken(folder: Path, error: Exception) -> RunError:
-    first = next(iter(str(error).splitlines()), type(error).__name__)
-    return RunError(f"{folder}: the saved model is broken ({first}); train again")
-
-
-def _config(folder: Path) -> dict[str, Any]:
-    path = folder / CONFIG
-    if not path.is_file():
-        raise RunError(f"{folder}: no run folder (there is no {CONFIG}); give the --out of a run")
-    try:
-        config = json.loads(_text(path))
-    except ValueError as error:
-        raise RunError(f"{path}: not valid JSON ({error}); train again") from None
-    if config.get("format") != FORMAT:
-        raise RunError(
-            f"{path}: format {config.get('format')!r}, this version reads {FORMAT}; "
-            "use the version of unpad that wrote it, or train again"
-        )
-    return config
-
-
-def _text(path: Path) -> str:
-    return path.read_text(encoding="utf-8")

@@ -12,12 +12,6 @@ import numpy as np
 from unpad.data import Roles, SequenceTable, stream
 from unpad.tasks.saved import Classifier
 
-SPLITS = {
-    "train": ("train", "training"),
-    "valid": ("valid", "validation", "val", "dev"),
-    "test": ("test",),
-}
-
 
 @dataclass(frozen=True)
 class Scores:
@@ -100,12 +94,6 @@ def _finite_first(tables: Iterator[SequenceTable]) -> Iterator[SequenceTable]:
         yield table.take(range(row, len(table))) if row else table
 
 
-def part_of(table: SequenceTable, part: str) -> SequenceTable:
-    """The rows of split ``part`` ("train", "valid", "test"); all where the file has none such."""
-    found = split_name(table, part)
-    return table if found is None else table.of_split(found)
-
-
 def merge_roles(asked: Roles, saved: Roles) -> Roles:
     """The user's columns, filled up by those that the classifier was trained on."""
     if asked.sequence or asked.features:
@@ -117,8 +105,3 @@ def merge_roles(asked: Roles, saved: Roles) -> Roles:
         id=asked.id or saved.id,
         time=asked.time or saved.time,
     )
-
-
-def split_name(table: SequenceTable, part: str) -> str | None:
-    """The file's own name of split ``part``, or None where it has none such."""
-    return next((s for s in table.splits() if s.lower() in SPLITS[part]), None)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from unpad.errors import ArgumentError, ArgumentTypeError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 CELLS = ("lstm", "gru", "rnn", "layernorm_lstm")
 DEVICES = ("auto", "cpu", "cuda")
@@ -15,7 +18,46 @@ SUBWORDS = 10_000
 
 
 @dataclass(frozen=True)
-class ModelSettings:
+class Settings:
+    """Settings of one kind, to and from the JSON of a run."""
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Self:
+        """Settings from a run's JSON; names that this version does not know are an error."""
+        return cls(**_known(cls, data))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Course(Settings):
+    """What the training of every task has: epochs, clipping, stopping, seed and device.
+
+    ``clip`` is the largest norm of the gradient (0: any). ``patience`` epochs without a better
+    validation loss end the training (0: never). ``valid_fraction`` of the training data validates
+    where no validation data is given (0: none, the last epoch is kept).
+    """
+
+    epochs: int = 30
+    clip: float = 1.0
+    patience: int = 10
+    valid_fraction: float = 0.1
+    seed: int = 0
+    device: str = "auto"
+
+    def __post_init__(self) -> None:
+        integer("epochs", self.epochs, 1)
+        one_of("device", self.device, DEVICES)
+        integer("patience", self.patience, 0)
+        integer("seed", self.seed, 0)
+        number("clip", self.clip, 0.0, float("inf"))
+        number("valid_fraction", self.valid_fraction, 0.0, 1.0, below=True)
+
+
+@dataclass(frozen=True)
+class ModelSettings(Settings):
     """The model: cell, sizes, and how sequences become its input.
 
     ``frame`` puts that many steps of a series into one (0: chosen by `Preparation`: long series of
@@ -45,69 +87,38 @@ class ModelSettings:
     per_series: bool | None = None
 
     def __post_init__(self) -> None:
-        _one_of("cell", self.cell, CELLS)
-        _one_of("tokens", self.tokens, TOKENS)
+        one_of("cell", self.cell, CELLS)
+        one_of("tokens", self.tokens, TOKENS)
         for name in ("hidden_size", "layers", "embedding_size", "min_count"):
-            _integer(name, getattr(self, name), 1)
-        _integer("frame", self.frame, 0)
+            integer(name, getattr(self, name), 1)
+        integer("frame", self.frame, 0)
         if self.subwords is not None:
-            _integer("subwords", self.subwords, 0)
+            integer("subwords", self.subwords, 0)
         for name in ("dropout", "word_dropout"):
-            _number(name, getattr(self, name), 0.0, 1.0, below=True)
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> ModelSettings:
-        """Settings from a run's JSON; names that this version does not know are an error."""
-        return cls(**_known(cls, data))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        return asdict(self)
+            number(name, getattr(self, name), 0.0, 1.0, below=True)
 
 
 @dataclass(frozen=True)
-class TrainingSettings:
+class TrainingSettings(Course):
     """The training: Adam with warm-up and cosine decay, clipping, early stopping.
 
     A batch holds at most ``batch_tokens`` tokens (steps of the model's input) and
-    ``batch_sequences`` sequences. ``clip`` is the largest norm of the gradient (0: any).
-    ``patience`` epochs without a better validation loss end the training (0: never).
-    ``valid_fraction`` of the training sequences validate where no validation data is given (0:
-    none, the last epoch is kept).
+    ``batch_sequences`` sequences. The rest is told by `Course`.
     """
 
-    epochs: int = 30
     batch_tokens: int = 1024
     batch_sequences: int = 64
     learning_rate: float = 3e-3
     weight_decay: float = 1e-2
     label_smoothing: float = 0.05
-    clip: float = 1.0
-    patience: int = 10
-    valid_fraction: float = 0.1
-    seed: int = 0
-    device: str = "auto"
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_tokens", "batch_sequences"):
-            _integer(name, getattr(self, name), 1)
-        _one_of("device", self.device, DEVICES)
-        _integer("patience", self.patience, 0)
-        _integer("seed", self.seed, 0)
-        _number("learning_rate", self.learning_rate, 0.0, 1e3)
-        _number("weight_decay", self.weight_decay, 0.0, 1e3)
-        _number("label_smoothing", self.label_smoothing, 0.0, 1.0, below=True)
-        _number("clip", self.clip, 0.0, float("inf"))
-        _number("valid_fraction", self.valid_fraction, 0.0, 1.0, below=True)
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> TrainingSettings:
-        """Settings from a run's JSON; names that this version does not know are an error."""
-        return cls(**_known(cls, data))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        return asdict(self)
+        super().__post_init__()
+        for name in ("batch_tokens", "batch_sequences"):
+            integer(name, getattr(self, name), 1)
+        number("learning_rate", self.learning_rate, 0.0, 1e3)
+        number("weight_decay", self.weight_decay, 0.0, 1e3)
+        number("label_smoothing", self.label_smoothing, 0.0, 1.0, below=True)
 
 
 def _known(kind: type, data: dict[str, Any]) -> dict[str, Any]:
@@ -118,19 +129,22 @@ def _known(kind: type, data: dict[str, Any]) -> dict[str, Any]:
     return data
 
 
-def _one_of(argument: str, value: object, allowed: tuple[str, ...]) -> None:
+def one_of(argument: str, value: object, allowed: tuple[str, ...]) -> None:
+    """Refuse a value that is not one of those allowed."""
     if value not in allowed:
         raise ArgumentError(argument, value, ", ".join(allowed), "choose one of them")
 
 
-def _integer(argument: str, value: object, least: int) -> None:
+def integer(argument: str, value: object, least: int) -> None:
+    """Refuse what is no integer of ``least`` or more."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise ArgumentTypeError(argument, value, f"an integer >= {least}", "pass an int")
     if value < least:
         raise ArgumentError(argument, value, f"an integer >= {least}", "raise it")
 
 
-def _number(argument: str, value: object, least: float, most: float, below: bool = False) -> None:
+def number(argument: str, value: object, least: float, most: float, below: bool = False) -> None:
+    """Refuse what is no number within the bounds, ``below`` the upper one."""
     allowed = f"a number from {least:g} to {most:g}" + (" (excluded)" if below else "")
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ArgumentTypeError(argument, value, allowed, "pass a number")

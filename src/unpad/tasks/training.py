@@ -23,7 +23,8 @@ from unpad.tasks.checkpoint import SafetensorsIO
 from unpad.tasks.module import ClassifierModule
 from unpad.tasks.run_folder import LAST
 from unpad.tasks.saved import Classifier
-from unpad.tasks.settings import TrainingSettings
+from unpad.tasks.settings import Course, TrainingSettings
+from unpad.tasks.task_module import TaskModule
 
 
 @dataclass(frozen=True)
@@ -90,9 +91,26 @@ def train(
     module = ClassifierModule(
         classifier.model, settings, data, valid, len(classifier.preparation.labels)
     )
+    return fit(
+        module, settings, folder,
+        validates=valid is not None, resume=resume, watcher=watcher, tensorboard=tensorboard,
+    )  # fmt: skip
+
+
+def fit(
+    module: TaskModule,
+    settings: Course,
+    folder: Path,
+    *,
+    validates: bool,
+    resume: bool = False,
+    watcher: Watcher | None = None,
+    tensorboard: bool = True,
+) -> Training:
+    """Train a module's model as `train` says, whatever the task. Its training mode ends."""
     history, best = History(watcher), BestWeights(folder)
     callbacks: list[pl.Callback] = [best, history, RandomState()]
-    if valid is not None and settings.patience:
+    if validates and settings.patience:
         callbacks.append(EarlyStopping("valid_loss", patience=settings.patience))
     callbacks.append(Checkpoint(folder / LAST))
     with _quiet(), torch.random.fork_rng():
@@ -113,11 +131,11 @@ def train(
             use_distributed_sampler=False,
         )
         interrupted = _fit(trainer, module, folder / LAST if resume else None)
-    classifier.model.eval()
+    module.model.eval()
     return Training(history.rows, best.epoch, interrupted)
 
 
-def _fit(trainer: pl.Trainer, module: ClassifierModule, checkpoint: Path | None) -> bool:
+def _fit(trainer: pl.Trainer, module: TaskModule, checkpoint: Path | None) -> bool:
     """Run; True where the user stopped it. Lightning ends the process on Ctrl-C, we do not."""
     handler = signal.getsignal(signal.SIGINT)
     try:

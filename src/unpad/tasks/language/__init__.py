@@ -1,0 +1,1 @@
+"""Language models: recurrent layers that tell the next token of a text."""
