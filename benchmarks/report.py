@@ -441,8 +441,8 @@ the gradient is touched. The memory is what a step adds to a fresh process, less
 
 `HierarchicalSoftmax.predict` for tokens of 256 features, against the arg-max of torch's `linear`
 with as many words (`benchmarks/likeliest_word.py`). The surer the softmax, the sooner it may stop:
-weights are scaled for the entropy given; random weights have the largest one. Of the cases in
-float64, "equal" have the word of the largest log probability of all.
+weights are scaled for the entropy given; random weights have the largest one. Of the cases, in
+float64 with a tenth of the words, "equal" have the word of the largest log probability of all.
 """,
         {
             "words": number("vocabulary", ",d"),
