@@ -187,14 +187,15 @@ class SoftmaxSteps {
             const int64_t size = std::min(kStrip, rows - r);
             const int64_t n = std::clamp<int64_t>(end - r - size, 0, kStrip);
             const int64_t lines = n_streams * n * ((streams[0].bytes + 63) / 64);
-            ahead = {streams.data(), n > 0 ? n_streams : 0, map + r + size, n, lines, 0, 0, nullptr,
+            const int64_t* next = map + r + size;
+            ahead = {streams.data(), n > 0 ? n_streams : 0, {next, next}, n, lines, 0, 0, nullptr,
                      nullptr};
             const int64_t* maps[] = {iota_ + r, map + r};
             k_.row[op_linear](step, maps, size);
         }
     }
     static Columns columns_of(const Ref& ref) {
-        return {ref.base, ref.stride, ref.width * static_cast<int64_t>(sizeof(T))};
+        return {ref.base, ref.stride, ref.width * static_cast<int64_t>(sizeof(T)), false};
     }
 
     void logits(const SoftmaxGroup<T>& group, int64_t w, const int64_t* tokens, int64_t n,
