@@ -75,7 +75,7 @@ EXTRAS = (
 
 def files() -> list[Path]:
     """Every text file of the repository that people write."""
-    top = [path for path in ROOT.iterdir() if path.is_file()]
+    top = [path for path in ROOT.iterdir() if path.is_file() and path.name != ".git"]
     below = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*")]
     return [
         path
