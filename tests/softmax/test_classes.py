@@ -109,6 +109,7 @@ def test_by_bigrams_does_not_look_across_rows() -> None:
         (lambda: classes_by_frequency([1, -2]), "-2.0 of word 1"),
         (lambda: classes_by_frequency([[1, 2]]), "[V]"),
         (lambda: classes_by_frequency(["a"]), "numbers"),
+        (lambda: classes_by_frequency([1.0, float("inf")]), "inf of word 1"),
         (lambda: classes_by_embedding([[0.0], [float("nan")]]), "word 1's vector"),
         (lambda: classes_by_bigrams([0, 5], 3), "5 at 1"),
         (lambda: classes_by_bigrams([0, 1], 3, 9), "at most 3"),

@@ -73,7 +73,10 @@ def test_autocast_and_precision_round_alike(kind: Any) -> None:
     plain = softmax(hidden, target)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         rounded = softmax(hidden.bfloat16(), target)
+        whole, inside = softmax(hidden, target), softmax.log_prob(hidden)
     softmax.precision = "bfloat16"
+    assert torch.equal(softmax(hidden, target), whole)  # rows that are still float32
+    assert torch.equal(softmax.log_prob(hidden), inside)
     assert torch.equal(softmax(hidden.bfloat16().float(), target), rounded)
     assert rounded != plain
     torch.testing.assert_close(rounded, plain, rtol=0.01, atol=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -111,11 +112,12 @@ class WordSoftmax(nn.Module):
         if rows.values.is_meta:  # shapes are all there is
             found = rows.values.new_empty(words.shape if wanted == "none" else ())
             return rows.close(found) if wanted == "none" else found
-        with without_autocast(rows.values.device.type):
+        values, head = self._like_weight(rows.values), self._head_for(rows)  # asks autocast
+        with without_autocast(values.device.type):
             found = loss.reduced(
-                self._like_weight(rows.values),
+                values,
                 words,
-                self._head_for(rows),
+                head,
                 ignore_index=self.ignore_index,
                 reduction=wanted,
                 importance=self._buffers["importance"],
@@ -130,7 +132,7 @@ class WordSoftmax(nn.Module):
         """
         rows, head = self._opened(hidden, temperature)
         with without_autocast(rows.values.device.type):
-            return rows.close(reference.log_prob(self._like_weight(rows.values), head))
+            return rows.close(reference.log_prob(rows.values, head))
 
     @opaque
     def predict(self, hidden: Any) -> Any:
@@ -173,7 +175,7 @@ class WordSoftmax(nn.Module):
             return words.gather(-1, places)[..., 0]
         rows, head = self._opened(hidden, temperature)
         with without_autocast(rows.values.device.type):
-            return rows.close(reference.sample(self._like_weight(rows.values), head, generator))
+            return rows.close(reference.sample(rows.values, head, generator))
 
     # What they share -----------------------------------------------------------------------------
 
@@ -181,7 +183,8 @@ class WordSoftmax(nn.Module):
         rows = open_hidden(hidden, self.weight)
         if temperature is not None:
             check_temperature(temperature)
-        return rows, self._head_for(rows, temperature)
+        head = self._head_for(rows, temperature)
+        return replace(rows, values=self._like_weight(rows.values)), head
 
     @torch.no_grad()
     def _topk(
@@ -190,7 +193,7 @@ class WordSoftmax(nn.Module):
         rows, head = self._opened(hidden, temperature)
         count = check_k(k, self.vocabulary)
         with without_autocast(rows.values.device.type):
-            values, words = reference.topk(self._like_weight(rows.values), count, head)
+            values, words = reference.topk(rows.values, count, head)
         if squeeze:
             values, words = values[:, 0], words[:, 0]
         return rows.close(values), rows.close(words)

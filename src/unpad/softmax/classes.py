@@ -57,9 +57,10 @@ def classes_by_frequency(
     tensor([1, 0, 1, 1])
     """
     found = _as_numbers(counts, "counts", 1)
-    if bool(((found < 0) | found.isnan()).any()):
-        word = int(((found < 0) | found.isnan()).nonzero()[0])
-        raise ArgumentError("counts", f"{found[word]} of word {word}", "0 or more", "count anew")
+    wrong = (found < 0) | ~found.isfinite()
+    if bool(wrong.any()):
+        word, allowed = int(wrong.nonzero()[0]), "finite numbers, 0 or more"
+        raise ArgumentError("counts", f"{found[word]} of word {word}", allowed, "count anew")
     chosen = _checked_count(count, len(found))
     check_choice("balance", balance, ("words", "tokens"))
     order = found.argsort(descending=True, stable=True)
