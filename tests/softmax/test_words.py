@@ -96,3 +96,15 @@ def test_ragged_rows_come_back_ragged(engine: str) -> None:
     assert values.lengths.tolist() == [2, 0, 3]
     assert softmax.sample(hidden, k=2).lengths.tolist() == [2, 0, 3]
     assert softmax.sample(hidden).lengths.tolist() == [2, 0, 3]
+
+
+def test_the_likeliest_words_are_different_ones_where_words_cannot_be() -> None:
+    softmax = HierarchicalSoftmax(8, 50)
+    hidden = torch.randn(3, 8)
+    with torch.no_grad():
+        assert softmax.bias is not None
+        softmax.class_bias[2] = -torch.inf
+        softmax.bias[0:3] = -torch.inf
+    values, words = softmax.topk(hidden, 50)
+    assert all(len(row.unique()) == 50 for row in words)
+    torch.testing.assert_close(values, softmax.log_prob(hidden).gather(1, words))

@@ -115,6 +115,11 @@ def topk(hidden: Tensor, k: int, head: Head) -> tuple[Tensor, Tensor]:
             both = torch.cat([values[rows], found.values], -1).topk(k)
             values[rows] = both.values
             indices[rows] = torch.cat([indices[rows], here], -1).gather(1, both.indices)
+    # Words that cannot be (a bias of -inf) are no more than places that no word has filled.
+    unfilled = (values[:, -1] == -torch.inf).nonzero().flatten()
+    if len(unfilled):
+        found = [_topk_of_all(hidden[rows], k, head) for rows in _blocks(unfilled, head)]
+        values[unfilled], indices[unfilled] = _joined(found)
     return values, indices
 
 
