@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <vector>
 #ifdef _OPENMP
 #include <omp.h>
 #endif
@@ -18,6 +17,7 @@ std::atomic<bool> forked{false};
 [[maybe_unused]] const int fork_hook =
     pthread_atfork(nullptr, nullptr, [] { forked.store(true, std::memory_order_relaxed); });
 
+#ifdef _OPENMP
 int64_t nanoseconds(clockid_t clock) {
     timespec now{};
     clock_gettime(clock, &now);
@@ -62,7 +62,8 @@ class Crew {
     std::atomic<int> halvings_{0}, rest_{0}, slow_{0}, period_{kShortest};
 };
 
-[[maybe_unused]] Crew crew;
+Crew crew;
+#endif
 
 }  // namespace
 

@@ -73,9 +73,7 @@ class _Total(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> Any:
         call, inputs = ctx.call, ctx.saved_tensors
         if torch.is_grad_enabled():
-            hidden, *tensors = inputs
-            found = reference.losses(hidden, call.target, call.head.with_tensors(tensors))
-            return (None, *_differentiated((found * call.scales).sum(), inputs, call, grads[0]))
+            return (None, *_differentiated(call, inputs, grads[0] * call.scales))
         # Handed over, not shared: autograd may keep them as the parameters' gradients.
         found, ctx.gradients = ctx.gradients, None
         if found is None:
@@ -99,16 +97,16 @@ class _Losses(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> Any:
         call, inputs = ctx.call, ctx.saved_tensors
         if torch.is_grad_enabled():
-            hidden, *tensors = inputs
-            found = reference.losses(hidden, call.target, call.head.with_tensors(tensors))
-            return (None, *_differentiated(found, inputs, call, grads[0]))
+            return (None, *_differentiated(call, inputs, grads[0]))
         return (None, *_run(call, inputs, grads[0], call.wanted)[2])
 
 
-def _differentiated(result: Tensor, inputs: Tensors, call: _Call, grad: Tensor) -> Tensors:
-    """Gradients that can be differentiated again, by the reference."""
+def _differentiated(call: _Call, inputs: Any, grad: Tensor) -> Tensors:
+    """Gradients that can be differentiated again, by the reference; ``grad``: of each loss."""
+    hidden, *tensors = inputs
+    result = reference.losses(hidden, call.target, call.head.with_tensors(tensors))
     some = [t for t, wanted in zip(inputs, call.wanted, strict=True) if wanted]
-    found = iter(torch.autograd.grad(result, some, grad, create_graph=True))  # type: ignore[arg-type]
+    found = iter(torch.autograd.grad(result, some, grad.expand_as(result), create_graph=True))
     return [next(found) if wanted else None for wanted in call.wanted]
 
 
