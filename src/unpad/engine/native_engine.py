@@ -8,6 +8,7 @@ compiled.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -24,14 +25,16 @@ if TYPE_CHECKING:
 
     from unpad.compiler.program import Instruction, Operand, Pass
 
-_native: Any
+_native: Any = None
+_missing = ""
 try:
-    from unpad import _native  # pyright: ignore[reportAttributeAccessIssue]
-
-    _missing = ""
+    _native = importlib.import_module("unpad._native")
+except ModuleNotFoundError:
+    _missing = (
+        "unpad was installed without its native engine: with a C++ compiler, install it again"
+    )
 except ImportError as error:
-    _native = None
-    _missing = f"unpad was installed without its native engine ({error})"
+    _missing = f"its native engine does not load ({error})"
 
 _MAGIC = 0x756E706164
 _VERSION = 1
