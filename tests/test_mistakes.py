@@ -7,6 +7,7 @@ stands, and no word about compiling goes before it.
 from __future__ import annotations
 
 import functools
+import re
 import traceback
 from pathlib import Path
 from typing import Any
@@ -496,3 +497,20 @@ def test_torch_jit_takes_a_single_cell_by_trace_alone() -> None:
     assert torch.equal(traced(other, state)[0], cell(other, state)[0])
     with pytest.raises(ArgumentTypeError, match=r"LSTMCell, given to torch.jit.script"):
         torch.jit.script(cell)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "remedy"),
+    [
+        ([2.0, 1.0], "[int(n) for n in sequence_length]"),
+        (np.array([2.0, 1.0]), "sequence_length.astype('int64')"),
+        (torch.tensor([2.0, 1.0]), "sequence_length.to(torch.int64)"),
+        ([True, False], "mask.sum(1)"),
+        (torch.tensor([True, False]), "mask.sum(1)"),
+    ],
+)
+def test_what_to_do_about_lengths_that_are_no_integers_fits_what_they_are(
+    lengths: object, remedy: str
+) -> None:
+    with pytest.raises(ArgumentTypeError, match=re.escape(remedy)):
+        unpad.functional.dynamic_rnn(GRUCell(3, 4), torch.zeros(2, 3, 3), lengths)

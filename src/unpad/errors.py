@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from typing import cast
 
 import numpy as np
@@ -57,6 +59,24 @@ class RowIndexError(_RefusalError, IndexError):
     >>> print(RowIndexError("index", 4, "-3 to 2", "look at len(ragged)"))
     argument `index`: got 4; allowed: -3 to 2; remedy: look at len(ragged)
     """
+
+
+@contextmanager
+def renamed(argument: str, name: str) -> Generator[None]:
+    """Have a refusal call an argument, or an entry of it, by the name that a caller knows.
+
+    >>> with renamed("lengths", "sequence_length"):
+    ...     raise ArgumentError("lengths", [3, -1], "lengths >= 0", "use 0")
+    Traceback (most recent call last):
+    unpad.errors.ArgumentError: argument `sequence_length`: got [3, -1]; allowed: lengths >= 0; ...
+    """
+    try:
+        yield
+    except _RefusalError as refused:
+        found, *rest = refused.args
+        if re.split(r"\W", found)[0] != argument:
+            raise
+        raise type(refused)(name + found[len(argument) :], *rest) from None
 
 
 def brief(value: object) -> str:

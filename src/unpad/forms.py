@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
-from unpad.errors import ArgumentError, ArgumentTypeError
+from unpad.errors import ArgumentError, ArgumentTypeError, renamed
 from unpad.jit import refuse_tracing
 from unpad.ragged import Ragged, as_lengths
 
@@ -168,10 +168,8 @@ def _open_ragged(sequences: Any, features: torch.Size, like: Tensor, argument: s
         return _open_nested(sequences)
     if isinstance(sequences, (list, tuple)):
         rows = cast("list[Any]", sequences)
-        try:
+        with renamed("sequences", argument):
             ragged = Ragged.from_list(rows, like=like.detach().new_empty((0, *features)))
-        except (ArgumentError, ArgumentTypeError) as refused:
-            raise type(refused)(argument, *refused.args[1:]) from None
         return Opened(
             ragged.values, ragged.offsets, lambda values: ragged.with_values(values).to_list()
         )

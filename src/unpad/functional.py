@@ -25,6 +25,7 @@ from unpad.engine import choose, lean
 from unpad.engine.eager import check_result
 from unpad.errors import ArgumentError, ArgumentTypeError
 from unpad.forms import Opened, open_input
+from unpad.jit import opaque
 from unpad.nest import Nest, map_leaves
 from unpad.ragged import as_lengths
 from unpad.softmax import (
@@ -55,6 +56,7 @@ __all__ = [
 ]
 
 
+@opaque
 def dynamic_rnn(
     cell: nn.Module,
     inputs: Any,
@@ -108,6 +110,7 @@ def dynamic_rnn(
     return (*results, map_leaves(batch.close, states)) if return_states else results
 
 
+@opaque
 def bidirectional_dynamic_rnn(
     cell_fw: nn.Module,
     cell_bw: nn.Module,
@@ -165,6 +168,7 @@ def bidirectional_dynamic_rnn(
     return (batch.close(output_fw), batch.close(output_bw)), (final_fw, final_bw)
 
 
+@opaque
 def static_rnn(
     cell: nn.Module,
     inputs: Sequence[Tensor],

@@ -7,6 +7,7 @@ torch.compile calls a layer as it is.
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
@@ -16,6 +17,10 @@ from unpad.errors import ArgumentTypeError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+_WHOLE = (
+    "Unpad runs this call by its own engine, between two graphs of torch.compile; remedy: leave "
+    "fullgraph=True out"
+)
 _REMEDY = "call it as it is, or through torch.compile; torch.jit.trace takes a single cell"
 
 
@@ -40,6 +45,18 @@ def refuse_scripting(module: Any) -> Any:
     )
 
 
+def _put_outside(forward: Any, outside: list[Any]) -> None:
+    """Append what torch.compile calls in place of ``forward``."""
+    disable: Any = torch.compiler.disable
+    # torch 2.6 has no `reason`, which is what fullgraph=True refuses the second call with.
+    told = "reason" in inspect.signature(disable).parameters
+    outside.append(disable(forward, **({"reason": _WHOLE} if told else {})))
+
+
+# And the first call, which is refused for this function. Torch sets the same on what it disables.
+vars(_put_outside).update(_torchdynamo_disable=True, _torchdynamo_disable_msg=_WHOLE)
+
+
 def opaque(forward: F) -> F:
     """Have torch.compile call a layer's forward as it is, between two graphs of its own.
 
@@ -52,7 +69,7 @@ def opaque(forward: F) -> F:
         if not torch.compiler.is_compiling():
             return forward(*args, **kwargs)
         if not outside:  # made here: at import it would take torch._dynamo along
-            outside.append(torch.compiler.disable(forward))
+            _put_outside(forward, outside)
         return outside[0](*args, **kwargs)
 
     return cast("F", run)

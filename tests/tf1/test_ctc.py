@@ -283,6 +283,21 @@ MISTAKES = [
     (ArgumentError, "rows from 0 to 2", lambda x: tf1.ctc_loss(
         tf1.SparseTensor([[3, 0]], [1], [3, 1]), x, FULL)),
     (ArgumentError, "top_paths", lambda x: tf1.ctc_beam_search_decoder(x, FULL, 2, 3)),
+    (ArgumentTypeError, "labels.*labels come first", lambda x: tf1.ctc_loss(x, ROWS, FULL)),
+    (ArgumentTypeError, "labels.*labels come first",
+     lambda x: tf1.ctc_loss_v2(x, DENSE, FULL, [1] * 3)),
+    (ArgumentError, "`label_length`: got 3 for row 1; allowed: 0 to 2, as many as the padded rows",
+     lambda x: tf1.ctc_loss_v2(DENSE, x, [1, 3, 2], FULL)),
+    (ArgumentError, "`inputs`: got NaN or inf at step 0 of row 0",
+     lambda x: tf1.ctc_loss(ROWS, x / 0, FULL)),
+    (ArgumentError, "`logits`: got NaN or inf at step 0 of row 0",
+     lambda x: tf1.ctc_loss(ROWS, None, FULL, logits=x / 0)),
+    (ArgumentError, "`inputs`: got NaN", lambda x: tf1.ctc_beam_search_decoder(x / 0, FULL)),
+    (ArgumentError, "`inputs`: got NaN", lambda x: tf1.ctc_greedy_decoder(x / 0, FULL)),
+    (ArgumentTypeError, r"`labels\.values`: got \['a'\]", lambda x: tf1.ctc_loss(
+        tf1.SparseTensor([[0, 0]], ["a"], [3, 1]), x, FULL)),
+    (ArgumentError, r"`labels`.*indices \[N, 2\]", lambda x: tf1.ctc_loss(
+        tf1.SparseTensor([0, 1], [1, 2], [3]), x, FULL)),
 ]  # fmt: skip
 
 

@@ -272,3 +272,47 @@ def test_constants_are_refused_with_what_to_do():
     ):
         with pytest.raises(ArgumentError, match=r"constants.*Ragged\.repeat_like"):
             call()
+
+
+@pytest.mark.parametrize("given", ["x", [["a"] * T] * B, [[1] * T] * (B - 1) + [[1]], [None]])
+def test_a_mask_that_is_none_is_refused_by_its_name(given):
+    with pytest.raises((ArgumentError, ArgumentTypeError), match="`mask`"):
+        keras.GRU(H)(torch.zeros(B, T, D), mask=given)
+
+
+@pytest.mark.parametrize("wrong", ["x", ["a", "b"], [[1.0], [2.0, 3.0]], None])
+def test_weights_that_are_no_arrays_are_refused_by_their_place(wrong):
+    layer = keras.GRU(H, input_size=D)
+    before = layer.get_weights()
+    with pytest.raises((ArgumentError, ArgumentTypeError), match=r"`weights\[1\]`"):
+        layer.set_weights([before[0] + 1, wrong, before[2]])
+    for one, other in zip(before, layer.get_weights(), strict=True):
+        assert (one == other).all()
+
+
+@pytest.mark.parametrize(
+    "make", [keras.GRU, lambda *a, **k: keras.Bidirectional(keras.GRU(*a, **k))]
+)
+def test_training_is_said_for_one_call(make):
+    layer, x = make(H, dropout=0.5, input_size=D), torch.ones(B, T, D)
+    layer.eval()
+    plain = layer(x)
+    dropped = [layer(x, training=True) for _ in range(2)]
+    assert not torch.equal(*dropped)
+    assert not any(module.training for module in layer.modules())
+    torch.testing.assert_close(layer(x), plain)
+    layer.train()
+    torch.testing.assert_close(layer(x, training=False), plain)
+    assert all(module.training for module in layer.modules())
+    with pytest.raises(ArgumentTypeError, match="`training`"):
+        layer(x, training=1)
+    with pytest.raises(ArgumentError, match="`inputs`"):
+        layer(x[0], training=False)
+    assert all(module.training for module in layer.modules())
+
+
+def test_a_layer_makes_the_weights_of_a_cell_of_tensorflow_1():
+    cell = unpad.tf1.GRUCell(H)
+    x = torch.randn(B, T, D)
+    output = keras.RNN(cell, return_sequences=True)(x)
+    torch.testing.assert_close(output, unpad.tf1.dynamic_rnn(cell, x)[0])

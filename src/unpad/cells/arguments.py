@@ -7,6 +7,7 @@ import numbers
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -46,6 +47,23 @@ def check_number(
     if not allows(value):
         raise ArgumentError(argument, value, allowed, "give another number")
     return float(value)
+
+
+def as_numbers(argument: str, given: Any) -> Tensor:
+    """Return a tensor, without its gradient, or an array or list of numbers as a tensor."""
+    if isinstance(given, Tensor):
+        return given.detach()
+    try:
+        array = np.array(given)
+    except ValueError as ragged:
+        raise ArgumentError(
+            argument, given, "an array, all its rows of one length", "pad or cut the rows"
+        ) from ragged
+    if array.dtype.kind not in "biufc":
+        raise ArgumentTypeError(
+            argument, quoted(given), "a tensor or array of numbers", "convert it"
+        )
+    return torch.as_tensor(array)
 
 
 def check_rate(argument: str, rate: Any) -> float:

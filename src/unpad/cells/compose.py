@@ -242,7 +242,9 @@ def size_of(cell: nn.Module, name: str) -> Size:
             "cell",
             f"{type(cell).__name__} without {name}",
             "a cell with input_size and state_size",
-            f"set self.{name} in its __init__",
+            "call its build(input_size) first"
+            if callable(getattr(cell, "build", None))
+            else f"set self.{name} in its __init__",
         )
     if name == "input_size":
         feature_shape(size, name)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from unpad.errors import ArgumentError, ArgumentTypeError
 
+_MASK = "count what a mask keeps (mask.sum(1)), or use Ragged.from_mask"
 Integers: TypeAlias = "list[int] | tuple[int, ...] | npt.NDArray[Any] | Tensor"
 
 
@@ -80,10 +81,19 @@ def as_integers(numbers: Integers, *, argument: str) -> Tensor:
     if found.numel() == 0:
         return torch.zeros(0, dtype=torch.int64, device="cpu")
     if found.is_floating_point() or found.is_complex() or found.dtype == torch.bool:
-        raise ArgumentTypeError(
-            argument, numbers, "integers", f"convert them: {argument}.to(torch.int64)"
-        )
+        raise ArgumentTypeError(argument, numbers, "integers", _whole(numbers, found, argument))
     return found.detach().to(device="cpu", dtype=torch.int64)
+
+
+def _whole(numbers: object, found: Tensor, argument: str) -> str:
+    """What to do about numbers that are no integers."""
+    if found.dtype == torch.bool:
+        return _MASK
+    if isinstance(numbers, Tensor):
+        return f"convert them: {argument}.to(torch.int64)"
+    if isinstance(numbers, np.ndarray):
+        return f"convert them: {argument}.astype('int64')"
+    return f"convert them: [int(n) for n in {argument}]"
 
 
 def _as_tensor(numbers: object, argument: str) -> Tensor:
@@ -95,7 +105,7 @@ def _as_tensor(numbers: object, argument: str) -> Tensor:
         # NumPy's bool and int are told apart by numpy itself; a Python list of mixed bools and
         # ints would be silently promoted, so bools are looked for first.
         if any(isinstance(number, (bool, np.bool_)) for number in numbers):
-            raise ArgumentTypeError(argument, numbers, "integers", "replace True and False by 1, 0")
+            raise ArgumentTypeError(argument, numbers, "integers", _MASK)
         return _from_list(numbers, argument)
     raise ArgumentTypeError(
         argument,
@@ -145,8 +155,8 @@ def _check_range(checked: Tensor, given: object, max_length: int | None, argumen
         raise ArgumentError(
             argument,
             f"{longest} for row {row}",
-            f"0 to {max_length}, the number of steps of the input",
-            "shorten the length or pass an input with more steps (check batch_first or time_major)",
+            f"0 to {max_length}, as many as the padded rows have room for",
+            "shorten the length, or pad the rows to more (check batch_first or time_major)",
         )
 
 

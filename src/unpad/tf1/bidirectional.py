@@ -12,12 +12,15 @@ from unpad import functional
 from unpad.cells.arguments import check_flag
 from unpad.cells.compose import check_cells, size_of
 from unpad.errors import ArgumentError
+from unpad.jit import opaque
 from unpad.nest import Nest
 from unpad.tf1.cell import state_like
 from unpad.tf1.nested import part
 from unpad.tf1.rnn import check_form, check_same_dtype, prepare, stack_steps, unstack_steps
+from unpad.tf1.waiting import waiting_if_refused
 
 
+@opaque
 def bidirectional_dynamic_rnn(
     cell_fw: nn.Module,
     cell_bw: nn.Module,
@@ -56,20 +59,21 @@ def bidirectional_dynamic_rnn(
     >>> tuple(forward.shape), tuple(backward.shape)
     ((2, 6, 4), (2, 6, 5))
     """
-    fw, values = prepare(cell_fw, inputs, "cell_fw")
-    bw, _ = prepare(cell_bw, inputs, "cell_bw")
-    check_same_dtype(fw, values, dtype)
-    outputs, states = functional.bidirectional_dynamic_rnn(
-        fw,
-        bw,
-        values,
-        sequence_length,
-        check_form(fw, initial_state_fw, "initial_state_fw", values),
-        check_form(bw, initial_state_bw, "initial_state_bw", values),
-        dtype,
-        time_major=check_flag("time_major", time_major),
-        memory="lean" if check_flag("swap_memory", swap_memory) else "fast",
-    )
+    with waiting_if_refused(cell_fw, cell_bw):
+        fw, values = prepare(cell_fw, inputs, "cell_fw")
+        bw, _ = prepare(cell_bw, inputs, "cell_bw")
+        check_same_dtype(fw, values, dtype)
+        outputs, states = functional.bidirectional_dynamic_rnn(
+            fw,
+            bw,
+            values,
+            sequence_length,
+            check_form(fw, initial_state_fw, "initial_state_fw", values),
+            check_form(bw, initial_state_bw, "initial_state_bw", values),
+            dtype,
+            time_major=check_flag("time_major", time_major),
+            memory="lean" if check_flag("swap_memory", swap_memory) else "fast",
+        )
     ready = fw, bw
     found = [part(cell, output) for cell, output in zip(ready, outputs, strict=True)]
     finals = [
@@ -79,6 +83,7 @@ def bidirectional_dynamic_rnn(
     return (found[0], found[1]), (finals[0], finals[1])
 
 
+@opaque
 def static_bidirectional_rnn(
     cell_fw: nn.Module,
     cell_bw: nn.Module,
@@ -122,6 +127,7 @@ def static_bidirectional_rnn(
     return unstack_steps(torch.cat(outputs, -1)), state_fw, state_bw
 
 
+@opaque
 def stack_bidirectional_dynamic_rnn(
     cells_fw: Sequence[nn.Module],
     cells_bw: Sequence[nn.Module],
@@ -165,22 +171,23 @@ def stack_bidirectional_dynamic_rnn(
     starts_bw = _check_count("initial_states_bw", initial_states_bw, len(forward))
     finals_fw: list[Nest] = []
     finals_bw: list[Nest] = []
-    for layer in zip(forward, backward, starts_fw, starts_bw, strict=True):
-        cell_fw, cell_bw, start_fw, start_bw = layer
-        outputs, (final_fw, final_bw) = bidirectional_dynamic_rnn(
-            cell_fw,
-            cell_bw,
-            inputs,
-            sequence_length,
-            start_fw,
-            start_bw,
-            dtype,
-            swap_memory=swap_memory,
-            time_major=time_major,
-        )
-        inputs = torch.cat(outputs, -1)
-        finals_fw.append(final_fw)
-        finals_bw.append(final_bw)
+    with waiting_if_refused(*forward, *backward):
+        for layer in zip(forward, backward, starts_fw, starts_bw, strict=True):
+            cell_fw, cell_bw, start_fw, start_bw = layer
+            outputs, (final_fw, final_bw) = bidirectional_dynamic_rnn(
+                cell_fw,
+                cell_bw,
+                inputs,
+                sequence_length,
+                start_fw,
+                start_bw,
+                dtype,
+                swap_memory=swap_memory,
+                time_major=time_major,
+            )
+            inputs = torch.cat(outputs, -1)
+            finals_fw.append(final_fw)
+            finals_bw.append(final_bw)
     return inputs, tuple(finals_fw), tuple(finals_bw)
 
 

@@ -13,8 +13,9 @@ from unpad.cells import Cell
 from unpad.cells.arguments import check_dtype, check_size
 from unpad.cells.cell import feature_shape, is_nested
 from unpad.errors import ArgumentError, ArgumentTypeError
-from unpad.nest import Nest
+from unpad.nest import Nest, describe
 from unpad.tf1.state import LSTMStateTuple
+from unpad.tf1.waiting import waiting_if_refused
 
 Initializer = Callable[[Tensor], Any]
 
@@ -33,6 +34,7 @@ class RNNCell(Cell):
     Attributes:
         input_size: features of the input; None before the weights are made.
         scope: the cell's part of its variables' names.
+        around: whether other cells do the work, so that inputs may be nests if those take them.
 
     Source: TensorFlow 1, ``tf.nn.rnn_cell.RNNCell``.
 
@@ -46,6 +48,7 @@ class RNNCell(Cell):
     """
 
     scope = ""
+    around = False  # a cell around a cell, which may take nests
 
     def __init__(self, *, name: str | None = None, dtype: torch.dtype | None = None) -> None:
         super().__init__()
@@ -92,9 +95,25 @@ class RNNCell(Cell):
                 self.build(kernel.shape[0] - below, dtype=kernel.dtype)
         super()._load_from_state_dict(state_dict, prefix, *rest, **named)
 
-    def _build_for(self, x: Tensor) -> None:
-        if self.input_size is None:
-            self.build(x.shape[-1], dtype=x.dtype, device=x.device)
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the cell; weights that a call made which is refused are unmade again."""
+        if self.input_size is not None:
+            return super().__call__(*args, **kwargs)
+        with waiting_if_refused(self):
+            return super().__call__(*args, **kwargs)
+
+    def _build_for(self, x: Any) -> None:
+        """Make the weights for the first x; what is around a cell leaves a nest to that cell."""
+        if isinstance(x, Tensor):
+            if self.input_size is None:
+                self.build(x.shape[-1], dtype=x.dtype, device=x.device)
+        elif not self.around:
+            raise ArgumentTypeError(
+                "inputs",
+                describe(x),
+                f"one tensor, which is what a {type(self).__name__} takes",
+                "join a nest's tensors: torch.cat(inputs, -1)",
+            )
 
     def forward(self, x: Tensor, state: Nest) -> tuple[Tensor, Nest]:
         """Take x [rows, I] and the state; give the output and the new state, by ``call``."""

@@ -13,7 +13,7 @@ from unpad.ctc.arguments import as_labels, check_blank, check_labels, check_logi
 from unpad.ctc.beam import ctc_beam_decode
 from unpad.ctc.greedy import best_path, keep, repeats
 from unpad.ctc.loss import row_losses
-from unpad.errors import ArgumentError, ArgumentTypeError
+from unpad.errors import ArgumentError, ArgumentTypeError, renamed
 from unpad.jit import opaque
 from unpad.ragged import Ragged, as_lengths
 from unpad.tf1.sparse import SparseTensor, is_sparse, refuse_triple, sparse_of, to_ragged
@@ -69,16 +69,17 @@ def ctc_loss(
         ("ignore_longer_outputs_than_inputs", ignore_longer_outputs_than_inputs),
     ):
         check_flag(name, flag)
+    _check_kind(labels)
     given = inputs if logits is None else logits
     argument = "inputs" if logits is None else "logits"
     ragged = _open(given, sequence_length, time_major, (argument, "sequence_length"))
     blank = ragged.feature_shape[0] - 1
-    refuse_triple(labels)
     targets = check_labels(to_ragged(labels) if is_sparse(labels) else labels, ragged, blank)
     if preprocess_collapse_repeated:
         targets = keep(targets, ~repeats(targets))
     unalignable = "skip" if ignore_longer_outputs_than_inputs else "error"
-    return row_losses(ragged, targets, blank, unalignable, ctc_merge_repeated)[0]
+    with renamed("logits", argument):
+        return row_losses(ragged, targets, blank, unalignable, ctc_merge_repeated)[0]
 
 
 @opaque
@@ -123,6 +124,7 @@ def ctc_loss_v2(
     """
     del unique, name
     check_choice("unalignable", unalignable, CHOICES)
+    _check_kind(labels)
     ragged = _open(logits, logit_length, logits_time_major, ("logits", "logit_length"))
     if blank_index is None and is_sparse(labels):
         raise ArgumentError(
@@ -231,9 +233,10 @@ def _beam(
 ) -> tuple[list[Ragged], Tensor]:
     ragged = _open(inputs, sequence_length, True, ("inputs", "sequence_length"))
     blank = ragged.feature_shape[0] - 1
-    paths, log_probability = ctc_beam_decode(
-        ragged, beam_width=beam_width, top_paths=top_paths, blank=blank
-    )
+    with renamed("logits", "inputs"):
+        paths, log_probability = ctc_beam_decode(
+            ragged, beam_width=beam_width, top_paths=top_paths, blank=blank
+        )
     missing = log_probability.isinf().any(-1).nonzero().flatten()
     if len(missing):
         raise ArgumentError(
@@ -264,8 +267,16 @@ def _open(inputs: Any, lengths: Any, time_major: bool, names: tuple[str, str]) -
     return check_logits(Ragged.from_padded(inputs, checked, batch_first=not time_major), names[0])
 
 
-def _open_labels(labels: Any, lengths: Any) -> Any:
+def _check_kind(labels: Any) -> None:
+    """Refuse logits in the labels' place, and a sparse tensor's three parts."""
     refuse_triple(labels)
+    if isinstance(labels, Tensor) and labels.is_floating_point():
+        raise ArgumentTypeError(
+            "labels", labels, "integers", "labels come first, as in TensorFlow, and then the logits"
+        )
+
+
+def _open_labels(labels: Any, lengths: Any) -> Any:
     if isinstance(labels, Tensor) and labels.layout == torch.strided and not labels.is_nested:
         if labels.dim() != 2 or lengths is None:
             raise ArgumentError(

@@ -12,8 +12,10 @@ from unpad.cells.arguments import check_dtype, check_flag
 from unpad.cells.cell import feature_shape
 from unpad.cells.compose import check_cell, output_size_of
 from unpad.errors import ArgumentError, ArgumentTypeError
+from unpad.jit import opaque
 from unpad.nest import Nest, leaves, map_leaves, rebuild
 from unpad.tf1.loop import Given, check_first, check_next, opened
+from unpad.tf1.waiting import waiting_if_refused
 from unpad.tf1.wrappers import build
 
 
@@ -85,6 +87,7 @@ class TensorArray:
 LoopFunction = Callable[[int, Any, Any, Any], tuple[Any, Any, Any, Any, Any]]
 
 
+@opaque
 def raw_rnn(
     cell: nn.Module,
     loop_fn: LoopFunction,
@@ -130,6 +133,12 @@ def raw_rnn(
     check_flag("swap_memory", swap_memory)
     if not callable(loop_fn):
         raise ArgumentTypeError("loop_fn", loop_fn, "a function", "see the docstring")
+    with waiting_if_refused(cell):
+        return _loop(cell, loop_fn)
+
+
+def _loop(cell: nn.Module, loop_fn: LoopFunction) -> tuple[Any, Nest, Any]:
+    """Run until every row has finished."""
     given = opened(loop_fn(0, None, None, None), 0)
     _build(cell, given.x)
     given = check_first(cell, given)

@@ -12,22 +12,26 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.nn.utils.rnn import PackedSequence
 
 from unpad import functional
 from unpad.cells.arguments import check_flag, check_like
-from unpad.cells.cell import first_floating
+from unpad.cells.cell import first_floating, start
 from unpad.cells.compose import check_cell, size_of
 from unpad.errors import ArgumentError, ArgumentTypeError
-from unpad.nest import Nest, leaves, same_form
+from unpad.jit import opaque
+from unpad.nest import Nest, leaves, map_leaves, same_form
 from unpad.ragged import Ragged
 from unpad.tf1.cell import RNNCell, state_like
 from unpad.tf1.nested import Joined, join, joined, part
 from unpad.tf1.state import LSTMStateTuple
+from unpad.tf1.waiting import waiting_if_refused
 
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
+@opaque
 def dynamic_rnn(
     cell: nn.Module,
     inputs: Any,
@@ -83,20 +87,22 @@ def _run(
 ) -> tuple[Any, Nest]:
     """Do what both functions do; called by them alone, as a warning names their caller's line."""
     check_flag("time_major", time_major)
-    ready, values = prepare(cell, inputs, "cell")
-    check_same_dtype(ready, values, dtype)
-    output, state = functional.dynamic_rnn(
-        ready,
-        values,
-        clamp_lengths(sequence_length, values, 0 if time_major else 1),
-        check_form(ready, initial_state, "initial_state", values),
-        dtype,
-        time_major=time_major,
-        memory=memory,
-    )
+    with waiting_if_refused(cell):
+        ready, values = prepare(cell, inputs, "cell")
+        check_same_dtype(ready, values, dtype)
+        output, state = functional.dynamic_rnn(
+            ready,
+            values,
+            clamp_lengths(sequence_length, values, 0 if time_major else 1),
+            check_form(ready, initial_state, "initial_state", values),
+            dtype,
+            time_major=time_major,
+            memory=memory,
+        )
     return part(ready, output), state_like(size_of(ready, "state_size"), state)
 
 
+@opaque
 def static_rnn(
     cell: nn.Module,
     inputs: Sequence[Any],
@@ -138,6 +144,7 @@ def prepare(cell: Any, inputs: Any, argument: str) -> tuple[nn.Module, Any]:
     check_cell(cell, argument)
     if isinstance(inputs, (tuple, list)) and not isinstance(inputs, PackedSequence):
         values = join(inputs)
+        _make_by_a_step(cell, inputs)
         return joined(cell, inputs), values
     x = _values_of(inputs)
     if isinstance(cell, RNNCell) and x.dim():
@@ -146,6 +153,14 @@ def prepare(cell: Any, inputs: Any, argument: str) -> tuple[nn.Module, Any]:
             check_like("inputs", x, like)
     nested_output = isinstance(getattr(cell, "output_size", None), tuple)
     return (joined(cell, None) if nested_output else cell), inputs
+
+
+def _make_by_a_step(cell: nn.Module, inputs: Nest) -> None:
+    """Make the weights of the cells within a cell of nests; what they are given only it knows."""
+    if any(map(is_lazy, cell.parameters())):
+        with torch.no_grad():
+            x = map_leaves(lambda leaf: leaf.new_zeros(1, leaf.shape[-1]), inputs)
+            cell(x, start(cell, 1, leaves(x)[0]))
 
 
 def _values_of(inputs: Any) -> Tensor:
@@ -200,7 +215,7 @@ def clamp_lengths(lengths: Any, values: Any, axis: int) -> Any:
             f"sequence_length[{row}] is {int(given[row])}, outside of 0 to {steps}: it counts as "
             f"{int(within[row])}, as in TensorFlow",
             UserWarning,
-            stacklevel=4,  # past `_run` and the function that called it
+            stacklevel=5,  # past `_run`, the function that called it and `opaque`
         )
     return within
 

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from unpad.cells.arguments import as_numbers
 from unpad.errors import ArgumentError, ArgumentTypeError
 from unpad.ragged import Ragged
 from unpad.ragged.lengths import offsets_of, rows_of
@@ -79,9 +80,18 @@ def to_ragged(given: Any, argument: str = "labels") -> Ragged:
     """Return a sparse matrix of integers as a Ragged: each row's entries by column, gaps closed."""
     if isinstance(given, Tensor):
         given = SparseTensor(given._indices().T, given._values(), given.shape)
-    indices = _as_tensor(given.indices).reshape(-1, 2).to("cpu", torch.int64)
-    values = _as_tensor(given.values).cpu()
-    rows = int(_as_tensor(given.dense_shape)[0])
+    indices, values, shape = (
+        as_numbers(f"{argument}.{name}", getattr(given, name)).cpu()
+        for name in ("indices", "values", "dense_shape")
+    )
+    if (indices.numel() and (indices.dim() != 2 or indices.shape[1] != 2)) or len(shape) != 2:
+        raise ArgumentError(
+            argument,
+            f"indices {list(indices.shape)} and dense_shape {shape.tolist()}",
+            "indices [N, 2] and a dense_shape of two numbers, rows and columns",
+            "give each value its row and column",
+        )
+    indices, rows = indices.reshape(-1, 2).to(torch.int64), int(shape[0])
     row, column = indices.unbind(1)
     outside = (row < 0) | (row >= rows) | (column < 0)
     if len(indices) != len(values) or bool(outside.any()):
@@ -108,12 +118,6 @@ def sparse_of(ragged: Ragged) -> SparseTensor:
         ragged.values,
         torch.tensor([len(ragged), ragged.max_length], device="cpu"),
     )
-
-
-def _as_tensor(numbers: Any) -> Tensor:
-    if isinstance(numbers, Tensor):
-        return numbers.detach()
-    return torch.as_tensor(np.array(numbers), device="cpu")
 
 
 def slices_values(given: Any, argument: str) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -12,7 +13,7 @@ from unpad.cells.arguments import check_flag
 from unpad.cells.cell import feature_shape, is_nested, start_like
 from unpad.cells.compose import check_cell, check_cells, output_size_of, size_of
 from unpad.errors import ArgumentError, ArgumentTypeError
-from unpad.nest import Nest, map_leaves
+from unpad.nest import Nest, describe, leaves, map_leaves, same_form
 from unpad.tf1.cell import RNNCell
 from unpad.tf1.layer_norm import check_keep, drop
 from unpad.tf1.state import LSTMStateTuple
@@ -37,6 +38,7 @@ class MultiRNNCell(RNNCell):
     """
 
     scope = "multi_rnn_cell"
+    around = True
 
     def __init__(self, cells: Sequence[nn.Module], state_is_tuple: bool = True) -> None:
         super().__init__()
@@ -99,6 +101,8 @@ class MultiRNNCell(RNNCell):
 class Wrapper(RNNCell):
     """A cell around a cell: its sizes, its initial state, its variables' names."""
 
+    around = True
+
     def __init__(self, cell: nn.Module) -> None:
         super().__init__()
         self.cell = check_cell(cell, "cell")
@@ -155,7 +159,8 @@ class ResidualWrapper(Wrapper):
         """Take x [rows, features] and the cell's state; give both combined and the new state."""
         self._build_for(x)
         output, new = self.cell(x, state)
-        return (x + output if self.residual_fn is None else self.residual_fn(x, output)), new
+        add = self.residual_fn or _sum
+        return add(x, output), new
 
 
 class DropoutWrapper(Wrapper):
@@ -213,10 +218,11 @@ class DropoutWrapper(Wrapper):
         kept = map_leaves(self._drop_state, new, self.filter)
         return self._drop(output, self.output_keep_prob), kept
 
-    def _drop(self, value: Tensor, keep: float) -> Tensor:
+    def _drop(self, value: Nest, keep: float) -> Nest:
         if keep == 1.0:
             return value
-        return drop(value, keep, per_sequence=self.variational_recurrent)
+        each = partial(drop, keep=keep, per_sequence=self.variational_recurrent)
+        return map_leaves(each, value)
 
     def _drop_state(self, value: Tensor, chosen: bool) -> Tensor:
         return self._drop(value, self.state_keep_prob) if chosen else value
@@ -226,6 +232,18 @@ def build(cell: nn.Module, input_size: int, **where: Any) -> None:
     """Make the weights of a cell that wants the input's width; other cells have theirs already."""
     if isinstance(cell, RNNCell):
         cell.build(input_size, **where)
+
+
+def _sum(x: Nest, output: Nest) -> Nest:
+    shapes = [[leaf.shape for leaf in leaves(nest)] for nest in (x, output)]
+    if not same_form(x, output) or shapes[0] != shapes[1]:
+        raise ArgumentError(
+            "cell",
+            f"an output {describe(output)} for an input {describe(x)}",
+            "an output formed like the input that it is added to",
+            "give a residual_fn",
+        )
+    return map_leaves(torch.add, x, output)
 
 
 def _all_but_memory(substate: Any) -> Any:

@@ -16,7 +16,8 @@ from unpad.jit import opaque, refuse_scripting
 from unpad.nest import Nest, describe
 from unpad.tf1.keras.arguments import common_arguments
 from unpad.tf1.keras.layer import RNN
-from unpad.tf1.keras.weights import KerasWeights
+from unpad.tf1.keras.weights import KerasWeights, mode
+from unpad.tf1.waiting import waiting_if_refused
 
 MERGE_MODES = ("concat", "sum", "ave", "mul", None)
 
@@ -102,11 +103,18 @@ class Bidirectional(KerasWeights):
             )
 
     @opaque
-    def forward(self, inputs: Any, initial_state: Nest = None, *, mask: Any = None) -> Any:
+    def forward(
+        self,
+        inputs: Any,
+        initial_state: Nest = None,
+        *,
+        mask: Any = None,
+        training: bool | None = None,
+    ) -> Any:
         """Run over a batch.
 
         Args:
-            inputs, mask: as for `RNN`.
+            inputs, mask, training: as for `RNN`.
             initial_state: the forward layer's states, then the backward layer's, in one list.
 
         Returns:
@@ -117,12 +125,13 @@ class Bidirectional(KerasWeights):
             ArgumentError, ArgumentTypeError: as for `RNN`.
         """
         forward, backward = self.forward_layer, self.backward_layer
-        steps = forward.open(inputs, mask)
-        self._join(steps.values)
-        first, second = self._halves(initial_state)
-        first, second = forward.start(steps, first), backward.start(steps, second)
-        one, first = forward.run(steps, first)
-        other, second = backward.run(steps, second)
+        with waiting_if_refused(forward.cell, backward.cell), mode(self, training):
+            steps = forward.open(inputs, mask)
+            self._join(steps.values)
+            first, second = self._halves(initial_state)
+            first, second = forward.start(steps, first), backward.start(steps, second)
+            one, first = forward.run(steps, first)
+            other, second = backward.run(steps, second)
         if forward.return_sequences:
             flipped = forward.go_backwards
             merged = [

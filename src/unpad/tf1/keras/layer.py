@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from unpad.cells.arguments import check_flag, check_like
+from unpad.cells.arguments import as_numbers, check_flag, check_like
 from unpad.cells.cell import feature_shape, first_floating, start
 from unpad.cells.compose import are_cells, check_cell, size_of
 from unpad.engine import choose
@@ -19,7 +19,8 @@ from unpad.states import check_state
 from unpad.tf1.keras.arguments import common_arguments
 from unpad.tf1.keras.stack import StackedRNNCells
 from unpad.tf1.keras.steps import Steps, open_steps, width_of
-from unpad.tf1.keras.weights import KerasWeights
+from unpad.tf1.keras.weights import KerasWeights, mode
+from unpad.tf1.waiting import waiting_if_refused
 
 LAYER_OPTIONS = (
     "return_sequences",
@@ -99,7 +100,13 @@ class RNN(KerasWeights):
 
     @opaque
     def forward(
-        self, inputs: Any, initial_state: Nest = None, constants: None = None, *, mask: Any = None
+        self,
+        inputs: Any,
+        initial_state: Nest = None,
+        constants: None = None,
+        *,
+        mask: Any = None,
+        training: bool | None = None,
     ) -> Any:
         """Run over a batch.
 
@@ -111,6 +118,8 @@ class RNN(KerasWeights):
             mask: [B, T] ([T, B] with ``time_major``) of a padded tensor: True, or 1, where a step
                 counts. None: every step does.
             constants: only None: a cell here has x and states.
+            training: of this call, as in Keras: whether dropout acts; None: the module's own mode
+                (``train()``, ``eval()``).
 
         Returns:
             The output, [B, H], or with ``return_sequences`` in the form of the inputs; with
@@ -129,8 +138,9 @@ class RNN(KerasWeights):
                 "join Ragged.repeat_like(constant, inputs) to the inputs (torch.cat, dim=-1), "
                 "or keep it in the state, which the cell returns as it came",
             )
-        steps = self.open(inputs, mask)
-        output, final = self.run(steps, self.start(steps, initial_state))
+        with waiting_if_refused(self.cell), mode(self, training):
+            steps = self.open(inputs, mask)
+            output, final = self.run(steps, self.start(steps, initial_state))
         if self.return_sequences:
             repeat = not self.zero_output_for_mask
             result = steps.sequences(output, flipped=self.go_backwards, repeat=repeat)
@@ -223,7 +233,7 @@ class RNN(KerasWeights):
         own = start(self.cell, 0, torch.empty(0))
         flat = self._counted("states", list(states), own)
         like = first_floating(self.cell)
-        self._keep([torch.as_tensor(leaf).to(like) for leaf in flat])
+        self._keep([as_numbers("states", leaf).to(like) for leaf in flat])
 
     def _keep(self, states: list[Tensor]) -> None:
         for number in range(max(self._kept, len(states))):

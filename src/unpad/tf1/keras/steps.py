@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
+from unpad.cells.arguments import as_numbers
 from unpad.errors import ArgumentError, ArgumentTypeError
 from unpad.forms import open_input
 from unpad.ragged import Ragged
@@ -165,7 +166,7 @@ def width_of(inputs: Any) -> int | None:
 
 def _as_mask(mask: Any, shape: torch.Size, time_major: bool) -> Tensor:
     """A bool mask [B, T] on the CPU; numbers must be 0 and 1."""
-    kept = mask if isinstance(mask, Tensor) else torch.as_tensor(mask)
+    kept = as_numbers("mask", mask)
     wanted = shape[::-1] if time_major else shape
     if kept.shape != wanted:
         raise ArgumentError(

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from typing import Any, cast
 
-import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from unpad.cells.arguments import as_numbers, check_flag
 from unpad.errors import ArgumentError, ArgumentTypeError
+from unpad.tf1.cell import RNNCell
 
 
 class KerasWeights(nn.Module):
@@ -20,7 +22,7 @@ class KerasWeights(nn.Module):
     def build(self, input_size: int) -> None:
         """Make the kernels that wait for the width of the input: those of the cells inside."""
         for module in self.children():
-            if isinstance(module, KerasWeights):
+            if isinstance(module, (KerasWeights, RNNCell)):
                 module.build(input_size)
 
     def settle(self, common: dict[str, Any]) -> None:
@@ -61,6 +63,7 @@ class KerasWeights(nn.Module):
                 changed then.
             ArgumentTypeError: something that is no list of arrays.
 
+        >>> import numpy as np
         >>> from unpad.tf1.keras import SimpleRNN
         >>> layer = SimpleRNN(2)
         >>> layer.set_weights([np.ones((3, 2)), np.eye(2), np.zeros(2)])
@@ -101,13 +104,29 @@ class KerasWeights(nn.Module):
         return shapes
 
 
+@contextmanager
+def mode(module: nn.Module, training: bool | None) -> Generator[None]:
+    """Run in training mode or out of it, as Keras's ``training=``; None: as the module stands."""
+    if training is None:
+        yield
+        return
+    check_flag("training", training)
+    before = [(each, each.training) for each in module.modules()]
+    module.train(training)
+    try:
+        yield
+    finally:
+        for each, was in before:
+            each.training = was
+
+
 def _as_tensors(weights: Any) -> list[Tensor]:
     if not isinstance(weights, (list, tuple)):
         raise ArgumentTypeError(
             "weights", type(weights).__name__, "a list of arrays", "give what get_weights gave"
         )
     items = cast("list[Any]", weights)
-    return [w.detach() if isinstance(w, Tensor) else torch.as_tensor(np.array(w)) for w in items]
+    return [as_numbers(f"weights[{place}]", item) for place, item in enumerate(items)]
 
 
 def _text(shape: list[int | None]) -> str:
