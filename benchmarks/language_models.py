@@ -8,7 +8,8 @@ The texts are made from the data sets beside the repository (``--data``), in a t
 The Penn Treebank is not among them: "zaremba" trains on a text of its size, 929,589 + 73,760 +
 82,430 tokens (to the end of a line) and 10,000 words, of sentences of War and Peace and WikiText-2
 mixed by blocks. Its time is the treebank's, its perplexity is not. Each training is the command
-line's own, in a process of its own; what it wrote in ``run.json`` is printed.
+line's own, in a process of its own; what it wrote in ``run.json`` is saved, a row a training; with
+``--keep`` in the place of the row of the same text, softmax and threads.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 import argparse
 import collections
 import gzip
+import itertools
 import json
 import os
 import random
@@ -28,7 +30,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from unpad.bench.machine import machine, place
+from measure import machine, place, save
+
+from unpad.bench import ForeignLoad
 
 ROOT = Path(__file__).parent.parent
 SHARED = ROOT.parent / "shared" / "data"
@@ -50,6 +54,10 @@ def main() -> None:
     for row in rows:
         print(json.dumps(row))
     print(place(machine()))
+    if not options.no_save:
+        rows = [{"threads": options.threads, **row} for row in rows]
+        by = ("text", "softmax", "threads")
+        save("language_models", rows, keep=options.keep, by=by)
 
 
 def zaremba(folder: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
@@ -61,7 +69,7 @@ def zaremba(folder: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
         *(["--epochs", str(options.epochs)] * bool(options.epochs)),
     ]
     return [
-        train(folder, softmax, folder / "text", *more, "--softmax", softmax)
+        train("treebank-sized", folder, softmax, folder / "text", *more, "--softmax", softmax)
         for softmax in options.softmax
     ]
 
@@ -69,7 +77,7 @@ def zaremba(folder: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
 def characters(folder: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
     """tinyshakespeare's characters, the last tenth held out."""
     text = options.data / "tinyshakespeare" / "input.txt"
-    return [train(folder, "run", text, "--preset", "characters")]
+    return [train("tinyshakespeare", folder, "run", text, "--preset", "characters")]
 
 
 def softmaxes(folder: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
@@ -80,27 +88,30 @@ def softmaxes(folder: Path, options: argparse.Namespace) -> list[dict[str, Any]]
     for name, text in texts.items():
         for softmax in options.softmax:
             fixed = (*EQUAL, "--softmax", softmax)
-            once = train(folder, f"{name}-{softmax}-1", text, *fixed, "--epochs", "1")
+            once = train(name, folder, f"{name}-{softmax}-1", text, *fixed, "--epochs", "1")
             epochs = max(2, round(60 * options.minutes / once["seconds"]))
-            row = train(folder, f"{name}-{softmax}", text, *fixed, "--epochs", str(epochs))
-            rows.append({"text": name, **row})
+            part = f"{name}-{softmax}"
+            rows.append(train(name, folder, part, text, *fixed, "--epochs", str(epochs)))
     return rows
 
 
-def train(folder: Path, name: str, data: Path, *options: str) -> dict[str, Any]:
+def train(kind: str, folder: Path, name: str, data: Path, *options: str) -> dict[str, Any]:
     """Run ``unpad train lm`` and give the results of its record, with the time of the command."""
     command = ["train", "lm", str(data), "--out", str(folder / f"run-{name}"), *options, "--json"]
     call = "import sys; from unpad.cli import main; main(sys.argv[1:])"
-    began = time.perf_counter()
+    began, foreign = time.perf_counter(), ForeignLoad()
     done = subprocess.run(
         [sys.executable, "-c", call, *command], check=True, capture_output=True, text=True
     )
     record = json.loads(done.stdout)
     return {
+        "text": kind,
+        "softmax": dict(itertools.pairwise(options)).get("--softmax", "full"),
         "options": " ".join(options),
         "vocabulary": record["vocabulary"],
         "command_seconds": round(time.perf_counter() - began, 1),
         **record["results"],
+        "foreign load": foreign.share(),
     }
 
 
@@ -182,6 +193,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--epochs", type=int, help="of the preset, fewer than its 13")
     parser.add_argument("--minutes", type=float, default=3.0, help="of each training of softmaxes")
     parser.add_argument("--data", type=Path, default=SHARED)
+    parser.add_argument("--no-save", action="store_true", help="print only")
+    parser.add_argument("--keep", action="store_true", help="keep the other rows that are saved")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = str(options.threads)

@@ -8,11 +8,12 @@ from unpad.bench.accuracy import relative_error, rms_error
 from unpad.bench.lengths import DISTRIBUTIONS, draw, padding_gain, typical_batch
 from unpad.bench.machine import machine, place, share_of_peak, tuned_malloc
 from unpad.bench.rivals import CELLS, Rivals, Task, compare, operations
-from unpad.bench.timing import Milliseconds, Timing, alternate, milliseconds
+from unpad.bench.timing import ForeignLoad, Milliseconds, Timing, alternate, milliseconds
 
 __all__ = [
     "CELLS",
     "DISTRIBUTIONS",
+    "ForeignLoad",
     "Milliseconds",
     "Rivals",
     "Task",

@@ -60,7 +60,7 @@ def alternate(
         run()
     taken: dict[str, list[float]] = {name: [] for name in rivals}
     order, start, rounds = list(rivals), time.perf_counter(), 0
-    foreign = _ForeignLoad()
+    foreign = ForeignLoad()
     while rounds < least or time.perf_counter() < start + seconds:
         random.shuffle(order)
         for name in order:
@@ -88,13 +88,18 @@ def _summary(times: list[float]) -> Timing:
     return Timing(median, low, high, len(times))
 
 
-class _ForeignLoad:
-    """CPU time that was neither ours nor our children's, from the kernel's own counters."""
+class ForeignLoad:
+    """CPU time that was neither ours nor our children's, from the kernel's own counters.
+
+    >>> 0.0 <= ForeignLoad().share() <= 1.0
+    True
+    """
 
     def __init__(self) -> None:
         self._busy, self._own, self._start = _busy(), _own(), time.perf_counter()
 
     def share(self) -> float:
+        """The share of all cores that others took since this was made."""
         others = (_busy() - self._busy) - (_own() - self._own)
         wall = (time.perf_counter() - self._start) * (os.cpu_count() or 1)
         return max(0.0, others / wall)
@@ -106,8 +111,10 @@ def _busy() -> float:
 
 
 def _own() -> float:
-    total = time.process_time()
-    for child in psutil.Process().children(recursive=True):
+    me = psutil.Process()
+    ended = me.cpu_times()
+    total = time.process_time() + ended.children_user + ended.children_system
+    for child in me.children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
             times = child.cpu_times()
             total += times.user + times.system

@@ -41,11 +41,18 @@ class StreamBatches:
         return (int(self.lengths.max()) + self.steps - 1) // self.steps
 
     def __iter__(self) -> Iterator[Batch]:
+        whole = int(self.lengths.min()) // self.steps  # windows that no row ends in
+        places = self._places(0)
         for window in range(len(self)):
-            done = window * self.steps
-            offsets = offsets_of((self.lengths - done).clamp(0, self.steps))
-            places = ranges(self.starts + done, offsets)
-            yield Ragged(self.inputs[places], offsets), self.targets[places]
+            if window >= whole:
+                places = self._places(window)
+            at = places.values + window * self.steps
+            yield places.with_values(self.inputs[at]), self.targets[at]
+
+    def _places(self, window: int) -> Ragged:
+        """Where a window's tokens stand in the stream, less the steps before it."""
+        offsets = offsets_of((self.lengths - window * self.steps).clamp(0, self.steps))
+        return Ragged(ranges(self.starts, offsets), offsets)
 
 
 class LineBatches:
