@@ -208,11 +208,14 @@ void linear_panels(LinearRows<T>& l, int64_t rows) {
         const int64_t times = tiles * ((l.depth + kFetchDepth - 1) / kFetchDepth);
         l.lines = (l.ahead->lines + times - 1) / times;
     }
-    // Half a panel: the softmax of a few tokens.
-    if (l.cols <= kLanes<T>) return linear_strip<T, MR, 1>(l, rows, 0);
+    // A last panel with one vector in it: 200 columns, or the softmax of a few tokens. Few rows do
+    // without, as their chains of a single vector would wait for their own additions.
+    const bool half = l.cols - (panels - 1) * kPanel<T> <= kLanes<T> && (wide == 1 || panels == 1);
+    const int64_t whole = panels - half;
     int64_t panel = 0;
-    for (; panel + wide <= panels; panel += wide) linear_strip<T, MR, 2 * wide>(l, rows, panel);
-    linear_rest<T, MR>(l, rows, panel, panels - panel);
+    for (; panel + wide <= whole; panel += wide) linear_strip<T, MR, 2 * wide>(l, rows, panel);
+    linear_rest<T, MR>(l, rows, panel, whole - panel);
+    if (half) linear_strip<T, MR, 1>(l, rows, whole);
 }
 
 template <class T, int MR = kTileRows>
