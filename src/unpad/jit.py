@@ -24,9 +24,14 @@ _WHOLE = (
 _REMEDY = "call it as it is, or through torch.compile; torch.jit.trace takes a single cell"
 
 
+def is_traced() -> bool:
+    """Whether torch.jit.trace follows what is computed."""
+    return torch._C._is_tracing()  # pyright: ignore[reportPrivateUsage]
+
+
 def refuse_tracing(argument: str) -> None:
     """Refuse an input that torch.jit.trace or torch.export follows."""
-    if torch._C._is_tracing() or torch.compiler.is_exporting():  # pyright: ignore[reportPrivateUsage]
+    if is_traced() or torch.compiler.is_exporting():
         raise ArgumentTypeError(
             argument,
             "a tensor that torch.jit.trace or torch.export follows",

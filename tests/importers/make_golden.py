@@ -134,6 +134,8 @@ def keras_models():
         "backwards": [layers.LSTM(4, go_backwards=True, return_sequences=True, name="back")],
         "cells": [layers.RNN(cells, return_sequences=True, name="stack")],
         "nested": [inner, layers.LSTM(3, name="top")],
+        "dense": [layers.TimeDistributed(layers.Dense(4, activation="relu"), name="each"),
+                  layers.Dense(2, activation="softmax", name="top")],
         "hard": [layers.LSTM(4, recurrent_activation="hard_sigmoid", name="hard")],
     }  # fmt: skip
 
@@ -147,6 +149,8 @@ def save_keras(folder: Path, parts):
     np.savez(folder / "io.npz", x=x, output=model(x).numpy())
     model.save(folder / "model.h5")
     model.save(folder / "model.keras")
+    if folder.name == "dense":
+        model.save(folder / "saved", save_format="tf")
     model.save_weights(folder / "model.weights.h5")
     tf.train.Checkpoint(model=model).write(str(folder / "ckpt"))
 

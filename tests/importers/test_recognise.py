@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from pathlib import Path
 
@@ -281,7 +282,7 @@ def test_bfloat16_weights_stay_bfloat16(tmp_path):
         ({"rnn": 3}, "a name, an object of settings, or null"),
         ({"rnn": "a..b"}, "a name such as encoder.rnn"),
         ({"rnn": {"cell": "gru"}}, "rnn or lstm"),
-        ({"rnn": {"forget_bias": "1"}}, "a float"),
+        ({"rnn": {"forget_bias": "1"}}, "a number; remedy: change it"),
         ({"rnn": {"bias": 1}}, "use one of these settings"),
         ([], "a dict, or a JSON object"),
     ],
@@ -338,3 +339,61 @@ def test_names_by_the_ten_thousand_take_linear_time():
     model = recognise(Artefact("m", "k", variables), {"a": None})
     assert time.process_time() - start < 10
     assert len(model.layers["s"].plan["cells"]) == 20_000
+
+
+# Dense layers of Keras ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("file", ["model.h5", "model.keras", "saved", "ckpt"])
+def test_a_dense_layers_activation_is_noted_and_not_lost_without_a_word(file):
+    wanted = recorded(FOLDER / "keras" / "dense")
+    model = recognise(importers.read(FOLDER / "keras" / "dense" / file))
+    assert model.unrecognised == {}
+    layers = model.build()
+    hidden = layers["each"](torch.from_numpy(wanted["x"])).relu()
+    close(layers["top"](hidden).softmax(-1), wanted["output"])
+    notes = {name: " ".join(layer.notes) for name, layer in model.layers.items()}
+    for name, activation in ("each", "relu"), ("top", "softmax"):
+        # A checkpoint alone does not say it.
+        assert (f"activation {activation}:" in notes[name]) == (file != "ckpt")
+
+
+def test_a_dense_layer_without_an_activation_has_no_note():
+    value = np.ones((3, 2), np.float32)
+    for settings in ({"activation": "linear"}, {"activation": None}, {}):
+        layers = {"top": {"class_name": "Dense", **settings}}
+        artefact = Artefact("m", "k", [Variable("top/kernel", value, "float32")], {}, layers)
+        assert recognise(artefact).layers["top"].notes == ()
+
+
+@pytest.mark.parametrize("damage", ["empty", "no variables"])
+def test_half_a_saved_model_is_an_error_that_says_what_is_missing(tmp_path, damage):
+    source = FOLDER / "keras" / "dense" / "saved"
+    shutil.copytree(source, tmp_path / "m")
+    if damage == "empty":
+        (tmp_path / "m" / "saved_model.pb").write_bytes(b"")
+    else:
+        shutil.rmtree(tmp_path / "m" / "variables")
+    says = {"empty": "is empty", "no variables": "no folder variables"}[damage]
+    with pytest.raises(ArtefactError, match=says):
+        importers.read(tmp_path / "m")
+
+
+def test_directions_with_unlike_cells_are_refused_for_that():
+    variables = []
+    for direction, cell, shape in (
+        ("fw", "cell_0/basic_lstm_cell", (7, 16)), ("bw", "cell_0/gru_cell/gates", (7, 8)),
+        ("fw", "cell_1/basic_lstm_cell", (8, 16)), ("bw", "cell_1/basic_lstm_cell", (8, 16)),
+    ):  # fmt: skip
+        scope = f"bidirectional_rnn/{direction}/multi_rnn_cell/{cell}"
+        variables.append(Variable(f"{scope}/kernel", np.ones(shape, np.float32), "float32"))
+    scope = "bidirectional_rnn/bw/multi_rnn_cell/cell_0/gru_cell/candidate/kernel"
+    variables.append(Variable(scope, np.ones((7, 4), np.float32), "float32"))
+    reasons = recognise(Artefact("m", "k", variables)).unrecognised.values()
+    assert all("two directions whose cells are not of the same kinds" in r for r in reasons)
+    assert len(reasons) == len(variables)
+
+
+def test_a_setting_of_the_wrong_type_says_how_each_cell_gets_its_own():
+    with pytest.raises(unpad.ArgumentError, match=r"a number; remedy: .*multi_rnn_cell/cell_0"):
+        recognise(Artefact("m", "k", []), {"rnn": {"forget_bias": [0.2, 1.0]}})

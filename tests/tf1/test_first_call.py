@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+import unpad
 from unpad import functional, tf1
 from unpad.errors import ArgumentError, ArgumentTypeError
+from unpad.nest import map_leaves
 from unpad.tf1 import keras
 
 REFUSED = (ArgumentError, ArgumentTypeError)
@@ -62,7 +65,7 @@ def test_a_refused_call_makes_no_weights(name: str, call: str) -> None:
 
 def test_a_refused_call_of_the_cell_itself_makes_no_weights() -> None:
     cell = tf1.MultiRNNCell([tf1.GRUCell(4), tf1.GRUCell(2)])
-    with pytest.raises(RuntimeError):  # torch's own word for shapes that do not multiply
+    with pytest.raises(ArgumentError, match="`state`"):
         cell(torch.randn(2, 9), (torch.zeros(2, 4), torch.zeros(2, 7)))
     assert cell.input_size is None
     assert all(is_lazy(p) for p in cell.parameters())
@@ -175,3 +178,96 @@ def test_torch_compile_runs_them_and_names_what_a_whole_graph_cannot_have(call: 
         torch.compile(call, backend="eager", fullgraph=True)(x)
     torch._dynamo.reset()
     torch.testing.assert_close(torch.compile(call, backend="eager")(x), call(x))
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: tf1.LSTMCell(8), lambda: tf1.MultiRNNCell([tf1.GRUCell(8)]),
+             lambda: keras.LSTM(8, return_sequences=True),
+             lambda: keras.Bidirectional(keras.GRU(8, return_sequences=True))]
+)  # fmt: skip
+@pytest.mark.filterwarnings("error")
+def test_weights_made_in_inference_mode_learn(make: Any) -> None:
+    def outputs() -> Tensor:
+        return tf1.dynamic_rnn(made, x)[0] if isinstance(made, tf1.RNNCell) else made(x)
+
+    made, x = make(), torch.randn(3, 6, 4)
+    with torch.inference_mode():
+        first = outputs()
+    assert not any(p.is_inference() for p in made.parameters())
+    torch.testing.assert_close(outputs(), first)
+    outputs().sum().backward()
+    for parameter in made.parameters():
+        assert parameter.grad is not None
+        assert bool(parameter.grad.any())
+
+
+STEPS: dict[str, Callable[[], Any]] = {
+    **CELLS,
+    "keras rnn": lambda: keras.SimpleRNNCell(4, input_size=3),
+    "keras lstm": lambda: keras.LSTMCell(4, input_size=3),
+    "keras gru": lambda: keras.GRUCell(4, input_size=3),
+    "own rnn": lambda: unpad.nn.RNNCell(3, 4),
+    "own lstm": lambda: unpad.nn.LSTMCell(3, 4, proj_size=2),
+    "own gru": lambda: unpad.nn.GRUCell(3, 4),
+    "own norm": lambda: unpad.nn.LayerNormLSTMCell(3, 4),
+}
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_a_step_by_hand_is_checked_and_never_broadcast(name: str) -> None:
+    cell, x = STEPS[name](), torch.randn(5, 3)
+    state = cell.initial_state(5)
+    output, _ = cell(x, state)
+    assert output.shape[0] == 5
+    one = cell.initial_state(1)
+    bare = torch.zeros(5, 9)
+    for argument, given, before in (
+        ("state", x, one), ("state", x[:1], state), ("state", x, None), ("state", x, bare),
+        ("state", x, map_leaves(Tensor.double, state)), ("x", x[:, None], state),
+        ("x", x[0], state), ("x", x[0, 0], state), ("x", x[:, :2], state),
+        ("x", x.double(), state), ("x", x.long(), state),
+    ):  # fmt: skip
+        with pytest.raises(REFUSED, match=f"`{argument}`"):
+            cell(given, before)
+    with pytest.raises(REFUSED, match=r"`(x|inputs)`"):
+        cell(None, state)
+    again, _ = cell.eval()(x, state)
+    torch.testing.assert_close(
+        again, cell(x, list(state) if isinstance(state, tuple) else state)[0]
+    )
+
+
+@pytest.mark.parametrize("name", [n for n in CELLS if n != "norm"])
+def test_a_first_step_of_another_rank_makes_no_weights(name: str) -> None:
+    cell = CELLS[name]()
+    with pytest.raises(ArgumentError, match=r"`x`.*one step"):
+        cell(torch.randn(2, 5, 3), cell.initial_state(2))
+    assert cell.input_size is None
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_keras_layer_is_built_for_a_width_or_a_shape(name: str) -> None:
+    for given in (3, (None, 5, 3), [None, None, 3], torch.Size([2, 5, 3])):
+        layer = LAYERS[name]()
+        layer.build(given)
+        assert not any(is_lazy(p) for p in layer.parameters())
+        assert layer(torch.zeros(2, 5, 3)).shape[0] == 2
+    for wrong in (-1, 0, "4", 2.0, [4], None, (None, 5, None), (5, -3), True):
+        layer = LAYERS[name]()
+        with pytest.raises(REFUSED, match="`input_size`"):
+            layer.build(wrong)
+        assert any(is_lazy(p) for p in layer.parameters())
+
+
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize(
+    "wrong", [np.zeros((2, 5, 3), np.float32), None, "abc", [[1.0, 2.0]], torch.tensor(1.0),
+              torch.zeros(3), 5, [np.zeros((2, 3))], [torch.zeros(3)]]
+)  # fmt: skip
+def test_an_input_that_is_none_is_refused_as_the_input_built_or_not(name: str, wrong: Any) -> None:
+    layer = LAYERS[name]()
+    with pytest.raises(REFUSED, match="`inputs"):
+        layer(wrong)
+    layer.build(3)
+    with pytest.raises(REFUSED, match="`inputs"):
+        layer(wrong)

@@ -188,3 +188,10 @@ def test_a_nest_that_is_emitted_comes_back_as_a_nest():
     emitted, _, _ = tf1.raw_rnn(GRU, loop)
     assert emitted["double"].stack().shape == (3, 4, 4)
     assert emitted["step"].stack().tolist() == [[1, 0, 1, 1], [2, 0, 2, 0], [0, 0, 3, 0]]
+
+
+@pytest.mark.parametrize("index", [2, 99, -3])
+def test_a_step_that_an_array_does_not_have_is_told_by_its_number(index):
+    array = tf1.TensorArray.of([torch.zeros(3)] * 2, torch.zeros(3))
+    with pytest.raises(IndexError, match=f"`index`: got {index}; allowed: a step of 2"):
+        array.read(index)

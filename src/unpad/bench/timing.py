@@ -102,7 +102,7 @@ class ForeignLoad:
         """The share of all cores that others took since this was made."""
         others = (_busy() - self._busy) - (_own() - self._own)
         wall = (time.perf_counter() - self._start) * (os.cpu_count() or 1)
-        return max(0.0, others / wall)
+        return min(1.0, max(0.0, others / wall))
 
 
 def _busy() -> float:

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from unpad.cells.arguments import check_dtype, check_flag, check_size
-from unpad.cells.cell import Cell
 from unpad.cells.initialize import Init, check_init, initialize
+from unpad.cells.step import CheckedCell
 
 
-class GatedCell(Cell):
+class GatedCell(CheckedCell):
     """A cell with ``weight_ih`` [G*H, I], ``weight_hh`` [G*H, R] and two biases [G*H].
 
     The biases are ``bias_ih`` and ``bias_hh``, both None without bias. G is the number of gates, H

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from unpad.cells.arguments import check_dtype, check_flag, check_number, check_size
-from unpad.cells.cell import Cell
 from unpad.cells.initialize import (
     Init,
     check_forget_bias,
@@ -17,9 +16,10 @@ from unpad.cells.initialize import (
     initialize,
     set_forget_bias,
 )
+from unpad.cells.step import CheckedCell
 
 
-class LayerNormLSTMCell(Cell):
+class LayerNormLSTMCell(CheckedCell):
     """The LSTM with layer normalisation of the two products and of the cell state::
 
         i, f, g, o = LN(W_ih x) + LN(W_hh h)

@@ -140,6 +140,21 @@ def settings_of(layers: Mapping[str, Settings] | None, place: Place) -> Settings
     return settings
 
 
+def dense_notes(path: str, layers: Mapping[str, Settings] | None) -> tuple[str, ...]:
+    """What Keras's layer does after the product that its dense kernel is of.
+
+    >>> dense_notes("model/top", {"top": {"class_name": "Dense", "activation": "relu"}})
+    ('activation relu: the layer here ends with the product and the bias',)
+    """
+    parts = reversed(path.split("/"))
+    settings = next(filter(None, (settings_of(layers, Place(part)) for part in parts)), {})
+    found = settings.get("activation")
+    name = found if isinstance(found, str) or found is None else "of its own kind"
+    if name in (None, "linear"):
+        return ()
+    return (f"activation {name}: the layer here ends with the product and the bias",)
+
+
 def _config(layer: Any) -> Settings:
     config = layer.get("config") if isinstance(layer, dict) else None
     return cast("Settings", config) if isinstance(config, dict) else {}

@@ -76,9 +76,9 @@ def layer_of(name: str, cells: list[Claim], target: str | None) -> Layer:
     made = [[claim.cell() for claim in side] for side in sides]
     for side in sides:
         _check_numbers(side)
-    _check_widths(made, form)
     if len({tuple((c.name, *_sizes(c)) for c in side) for side in made}) > 1:
         raise MalformedError("two directions whose cells are not of the same kinds and sizes")
+    _check_widths(made, form)
     state: dict[str, Tensor] = {}
     for side, claims, built in zip(("cells", "backward_cells"), sides, made, strict=False):
         for number, (claim, cell) in enumerate(zip(claims, built, strict=True)):

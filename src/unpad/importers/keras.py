@@ -169,6 +169,7 @@ def _legacy_names(contents: Contents) -> tuple[dict[str, str], dict[str, int]]:
 
 def _weights(path: Path, contents: Contents, config: dict[str, Any] | None, kind: str) -> Artefact:
     """An artefact of ``layers/.../vars/n`` paths."""
+    kinds = {} if config is None else dict(_time_distributed(config))
     groups = {
         group.removesuffix("/vars"): str(attributes["name"])
         for group, attributes in contents.groups.items()
@@ -176,18 +177,18 @@ def _weights(path: Path, contents: Contents, config: dict[str, Any] | None, kind
     }
     layers = None if config is None else layers_of(config)
     if config is not None:
-        groups |= dict(_names(config, ""))
+        groups |= dict(_names(config))
     turns = {group: turn for turn, group in enumerate(groups)} if config else {}
     variables = [
-        Variable(name, value, dtype, _alias(name, groups))
+        Variable(name, value, dtype, _alias(name, groups, kinds))
         for name, (value, dtype) in contents.arrays.items()
     ]
     variables.sort(key=lambda variable: (_turn(variable.name, turns), natural(variable.name)))
     return Artefact(str(path), kind, variables, contents.left_out, layers)
 
 
-def _names(model: dict[str, Any], above: str) -> Iterator[tuple[str, str]]:
-    """The path of each layer below ``layers``, and the layer's own name."""
+def _paths(model: dict[str, Any], above: str) -> Iterator[tuple[dict[str, Any], str, str]]:
+    """Each layer of a model, its name by class and counter, and its path below ``layers``."""
     counts = Counter[str]()
     for layer in _inner(model):
         base = snake(_class(layer))
@@ -195,9 +196,23 @@ def _names(model: dict[str, Any], above: str) -> Iterator[tuple[str, str]]:
         counts[base] += 1
         for top in _TOPS:
             group = f"{above}{top}/{auto}"
-            yield group, str(_settings(layer).get("name", auto))
-            yield from _wrapped(layer, group)
-            yield from _names(layer, f"{group}/")
+            yield layer, auto, group
+            yield from _paths(layer, f"{group}/")
+
+
+def _names(model: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """The path of each layer below ``layers``, and the layer's own name."""
+    for layer, auto, group in _paths(model, ""):
+        yield group, str(_settings(layer).get("name", auto))
+        yield from _wrapped(layer, group)
+
+
+def _time_distributed(model: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """The path of each layer that a TimeDistributed holds, and its kind, such as ``dense``."""
+    for layer, _, group in _paths(model, ""):
+        inner = _settings(layer).get("layer")
+        if _class(layer) == "TimeDistributed" and isinstance(inner, dict):
+            yield f"{group}/layer", snake(_class(cast("dict[str, Any]", inner)))
 
 
 def _wrapped(layer: dict[str, Any], group: str) -> Iterator[tuple[str, str]]:
@@ -245,7 +260,7 @@ def natural(name: str) -> list[Any]:
     return [int(part) if part.isdecimal() else part for part in re.split(r"(\d{1,9})", name)]
 
 
-def _alias(name: str, groups: dict[str, str]) -> str | None:
+def _alias(name: str, groups: dict[str, str], kinds: dict[str, str]) -> str | None:
     """``layers/gru/cell/vars/0`` as ``top/gru_cell/kernel``; None of what no layer holds."""
     match = re.fullmatch(r"(.+)/vars/(\d+)", name)
     parts = match[1].split("/") if match else []
@@ -254,9 +269,10 @@ def _alias(name: str, groups: dict[str, str]) -> str | None:
     path = [
         groups.get("/".join(parts[: end + 1]), part)
         for end, part in enumerate(parts)
-        if part not in _TOPS
+        if part not in _TOPS and "/".join(parts[: end + 1]) not in kinds
     ]
-    return "/".join([*path, _role(parts, int(match[2]))])
+    kind = kinds.get("/".join(parts), parts[-1])
+    return "/".join([*path, _role([*parts[:-1], kind], int(match[2]))])
 
 
 def _role(parts: list[str], number: int) -> str:

@@ -128,7 +128,11 @@ def _setting(name: str, key: str, value: Any) -> Any:
     if wanted is float and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)
     if not isinstance(value, wanted):
-        raise ArgumentError(argument, repr(value), f"a {wanted.__name__}", "change it")
+        kind = {float: "a number", str: "a string", bool: "true or false"}[wanted]
+        remedy = "change it"
+        if isinstance(value, list):
+            remedy = "each cell has a scope of its own to say it under: rnn/multi_rnn_cell/cell_0"
+        raise ArgumentError(argument, repr(value), kind, remedy)
     if key == "cell" and value not in _CELLS:
         raise ArgumentError(
             argument, value, " or ".join(_CELLS), "GRU cells are seen by themselves"

@@ -85,9 +85,10 @@ def _checkpoint(prefix: Path) -> Artefact:
 
 def _saved_model(folder: Path) -> Artefact:
     signatures = read_signatures(folder)
-    variables, left_out = [], {}
-    if (folder / "variables").exists():  # a model without weights has none
-        variables, left_out = read_bundle(folder / "variables" / "variables")
+    if not (folder / "variables").exists():
+        remedy = "copy the whole folder; a model without variables has nothing to import"
+        raise MalformedError("it has no folder variables beside saved_model.pb", remedy)
+    variables, left_out = read_bundle(folder / "variables" / "variables")
     described = read_metadata(folder)
     return Artefact(
         str(folder),

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from unpad.importers.artefact import Artefact, Variable
-from unpad.importers.claims import Group, Groups, claim_cells
+from unpad.importers.claims import Group, Groups, claim_cells, dense_notes
 from unpad.importers.errors import ArtefactError, MalformedError
 from unpad.importers.gather import gather, layer_of
 from unpad.importers.mapping import parse_mapping
@@ -122,7 +122,8 @@ class _Search:
             self.reasons |= {variable.name: reason for variable in group.values()}
         elif kernel is not None and set(group) <= {"kernel", "bias"} and path:
             target = self._target(path)
-            self._try(path, group.values(), lambda: _linear(path, target, group))
+            notes = dense_notes(path, self.artefact.layers)
+            self._try(path, group.values(), lambda: _linear(path, target, group, notes))
         for role, variable in group.items():
             if "embedding" in role.lower() and len(variable.shape) == 2:
                 own = role == "embeddings" and len(group) == 1 and path
@@ -159,7 +160,7 @@ def _tensor(variable: Variable, target: str) -> Layer:
     return Layer(variable.name, target, "tensor", {}, {"": value}, (variable.name,))
 
 
-def _linear(name: str, target: str, group: Group) -> Layer:
+def _linear(name: str, target: str, group: Group, notes: tuple[str, ...]) -> Layer:
     kernel, bias = group["kernel"], group.get("bias")
     if len(kernel.shape) != 2 or kernel.value.dtype.kind != "f" or 0 in kernel.shape:
         raise MalformedError(f"a kernel of shape {list(kernel.shape)}: no dense layer")
@@ -169,7 +170,8 @@ def _linear(name: str, target: str, group: Group) -> Layer:
             raise MalformedError(f"a bias of shape {list(bias.shape)}: no dense layer")
         state["bias"] = tensor_of(bias.value, bias.dtype)
     plan = {"in": kernel.shape[0], "out": kernel.shape[1], "bias": bias is not None}
-    return Layer(name, target, "linear", plan, state, tuple(v.name for v in group.values()))
+    sources = tuple(v.name for v in group.values())
+    return Layer(name, target, "linear", plan, state, sources, notes)
 
 
 def _embedding(name: str, target: str, variable: Variable) -> Layer:

@@ -27,7 +27,10 @@ def read_signatures(folder: Path) -> dict[str, Signature]:
     path = folder / "saved_model.pb"
     found: dict[str, Signature] = {}
     with naming(path):
-        for graph in messages(read_whole(inside(folder, path), _MOST_BYTES), 2):
+        data = read_whole(inside(folder, path), _MOST_BYTES)
+        if not data:
+            raise MalformedError("it is empty", "copy it again: the folder's other files may fit")
+        for graph in messages(data, 2):
             for name, signature in _map(graph, 5).items():
                 inputs, outputs = _tensors(signature, 1), _tensors(signature, 2)
                 found.setdefault(name, Signature(inputs, outputs))

@@ -131,8 +131,9 @@ def _is_scalar(number: object) -> bool:
 
 def _from_array(array: npt.NDArray[Any], argument: str) -> Tensor:
     if array.dtype.kind not in "iufb" or (array.dtype.kind == "u" and _overflows(array)):
+        shown = array if array.size > 16 else array.tolist()
         raise ArgumentTypeError(
-            argument, array, "integers that fit in 64 bits", "pass a flat list of integers"
+            argument, shown, "integers that fit in 64 bits", "pass a flat list of integers"
         )
     if array.dtype.kind == "u":
         array = array.astype(np.int64)

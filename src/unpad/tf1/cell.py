@@ -12,8 +12,9 @@ from torch.nn.parameter import UninitializedParameter
 from unpad.cells import Cell
 from unpad.cells.arguments import check_dtype, check_size
 from unpad.cells.cell import feature_shape, is_nested
+from unpad.cells.step import check_step
 from unpad.errors import ArgumentError, ArgumentTypeError
-from unpad.nest import Nest, describe
+from unpad.nest import Nest, describe, leaves
 from unpad.tf1.state import LSTMStateTuple
 from unpad.tf1.waiting import waiting_if_refused
 
@@ -82,7 +83,8 @@ class RNNCell(Cell):
                 "use a cell of its own for inputs of another width",
             )
         self.input_size = input_size
-        self._make(input_size, {"dtype": self._dtype or dtype, "device": device})
+        with torch.inference_mode(False):  # weights that can learn, whoever makes them
+            self._make(input_size, {"dtype": self._dtype or dtype, "device": device})
 
     def _make(self, input_size: int, where: dict[str, Any]) -> None:
         """Make the weights; a cell that has none, or that has them already, leaves this be."""
@@ -102,12 +104,20 @@ class RNNCell(Cell):
         with waiting_if_refused(self):
             return super().__call__(*args, **kwargs)
 
-    def _build_for(self, x: Any) -> None:
-        """Make the weights for the first x; what is around a cell leaves a nest to that cell."""
+    def _open(self, x: Any, state: Nest) -> None:
+        """Make the weights for the first x, and refuse what is no step.
+
+        What is around a cell leaves a nest to that cell.
+        """
         if isinstance(x, Tensor):
             if self.input_size is None:
+                if x.dim() != 2:
+                    found = f"a tensor of shape {list(x.shape)}"
+                    remedy = "dynamic_rnn takes sequences"
+                    raise ArgumentError("x", found, "[rows, features], one step", remedy)
                 self.build(x.shape[-1], dtype=x.dtype, device=x.device)
-        elif not self.around:
+            check_step(self, x, state)
+        elif not (self.around and all(isinstance(leaf, Tensor) for leaf in leaves(x))):
             raise ArgumentTypeError(
                 "inputs",
                 describe(x),

@@ -63,7 +63,7 @@ class BasicRNNCell(RNNCell):
 
     def forward(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """Take x [rows, I] and h [rows, H]; give h' twice."""
-        self._build_for(x)
+        self._open(x, state)
         new = self.activation(joint(x, state, self.kernel, self.bias))
         return new, new
 
@@ -127,7 +127,7 @@ class GRUCell(RNNCell):
 
     def forward(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """Take x [rows, I] and h [rows, H]; give h' twice."""
-        self._build_for(x)
+        self._open(x, state)
         gates = torch.sigmoid(joint(x, state, self.gates_kernel, self.gates_bias))
         r, u = gates.chunk(2, dim=1)
         c = self.activation(joint(x, r * state, self.candidate_kernel, self.candidate_bias))
@@ -232,7 +232,7 @@ class LSTMCell(RNNCell):
 
     def forward(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
         """Take x [rows, I] and the state; give h' and the new state."""
-        self._build_for(x)
+        self._open(x, state)
         c, h = state if self.state_is_tuple else split_state(state, self.num_units)
         i, j, f, o = joint(x, h, self.kernel, self.bias).chunk(4, dim=1)
         if self.use_peepholes:

@@ -108,7 +108,7 @@ class LayerNormBasicLSTMCell(RNNCell):
 
     def forward(self, x: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensor, LSTMStateTuple]:
         """Take x [rows, I] and (c, h) [rows, H] each; give h' and the new state."""
-        self._build_for(x)
+        self._open(x, state)
         c, h = state
         total = joint(x, h, self.kernel, None if self.layer_norm else self.bias)
         i, j, f, o = total.chunk(4, dim=1)

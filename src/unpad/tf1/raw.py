@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from unpad.cells.arguments import check_dtype, check_flag
 from unpad.cells.cell import feature_shape
 from unpad.cells.compose import check_cell, output_size_of
-from unpad.errors import ArgumentError, ArgumentTypeError
+from unpad.errors import ArgumentError, ArgumentTypeError, RowIndexError
 from unpad.jit import opaque
 from unpad.nest import Nest, leaves, map_leaves, rebuild
 from unpad.tf1.loop import Given, check_first, check_next, opened
@@ -64,6 +64,9 @@ class TensorArray:
 
     def read(self, index: int) -> Tensor:
         """One step; it can be read again."""
+        if not -len(self._steps) <= index < len(self._steps):
+            steps = f"a step of {len(self._steps)}, counted from 0"
+            raise RowIndexError("index", index, steps, "look at size()")
         step = self._steps[index]
         if step is None:
             raise ArgumentError("index", index, "a step that was written", "write it first")

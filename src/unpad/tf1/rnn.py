@@ -271,13 +271,14 @@ def stack_steps(inputs: Any) -> Any:
     first = leaves(steps[0])
     for number, step in enumerate(steps):
         for leaf, like in zip(leaves(step), first) if same_form(step, steps[0]) else [(None, None)]:  # noqa: B905
-            shape = getattr(leaf, "shape", None)
-            if not isinstance(leaf, Tensor) or shape != getattr(like, "shape", None):
+            if not (isinstance(leaf, Tensor) and isinstance(like, Tensor)) or (
+                (leaf.shape, leaf.dtype) != (like.shape, like.dtype)
+            ):
                 raise ArgumentError(
                     f"inputs[{number}]",
                     step,
-                    "tensors of the shapes that inputs[0] has",
-                    "give all steps one batch size and one width",
+                    "tensors of the shapes and the dtype that inputs[0] has",
+                    "give all steps one batch size, one width and one dtype",
                 )
     columns = [torch.stack(column) for column in zip(*map(leaves, steps), strict=True)]
     return columns[0] if isinstance(steps[0], Tensor) else type(steps[0])(columns)

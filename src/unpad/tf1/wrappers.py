@@ -74,7 +74,7 @@ class MultiRNNCell(RNNCell):
 
     def forward(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
         """Take x [rows, features] and every cell's state; give the last output, all states."""
-        self._build_for(x)
+        self._open(x, state)
         if not self.state_is_tuple:
             state = state.split([size_of(cell, "state_size") for cell in self.cells], 1)
         states: list[Nest] = []
@@ -157,7 +157,7 @@ class ResidualWrapper(Wrapper):
 
     def forward(self, x: Tensor, state: Nest) -> tuple[Tensor, Nest]:
         """Take x [rows, features] and the cell's state; give both combined and the new state."""
-        self._build_for(x)
+        self._open(x, state)
         output, new = self.cell(x, state)
         add = self.residual_fn or _sum
         return add(x, output), new
@@ -211,7 +211,7 @@ class DropoutWrapper(Wrapper):
 
     def forward(self, x: Tensor, state: Nest) -> tuple[Tensor, Nest]:
         """Take x and the cell's state; give the cell's output and new state, less what is lost."""
-        self._build_for(x)
+        self._open(x, state)
         if not self.training:
             return self.cell(x, state)
         output, new = self.cell(self._drop(x, self.input_keep_prob), state)

@@ -9,16 +9,16 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter, is_lazy
 
 from unpad.cells.arguments import check_flag, check_size
-from unpad.cells.cell import Cell
+from unpad.cells.step import CheckedCell
 from unpad.errors import ArgumentError
 from unpad.tf1.activations import activation_of
 from unpad.tf1.keras.arguments import common_arguments, dropout_rate
 from unpad.tf1.keras.initializers import Initializer, initializer_of
-from unpad.tf1.keras.weights import KerasWeights
+from unpad.tf1.keras.weights import KerasWeights, width_in
 from unpad.tf1.layer_norm import drop
 
 
-class KerasCell(KerasWeights, Cell):
+class KerasCell(KerasWeights, CheckedCell):
     """A cell with ``kernel`` [I, G*H], ``recurrent_kernel`` [H, G*H] and a ``bias``, or None.
 
     G is the number of gates, H the units. A layer calls it as any `unpad.Cell`.
@@ -90,16 +90,18 @@ class KerasCell(KerasWeights, Cell):
     def _empty(self, *shape: int) -> nn.Parameter:
         return nn.Parameter(torch.empty(shape, **self._where), self.trainable)
 
-    def build(self, input_size: int) -> None:
-        """Make the kernel for inputs of this width; does nothing the second time.
+    def build(self, input_size: Any) -> None:
+        """Make the kernel for inputs of this width, or shape; does nothing the second time.
 
         Raises:
             ArgumentError: the kernel is there already, for another width.
         """
+        input_size = width_in(input_size)
         if is_lazy(self.kernel):
-            self.kernel.materialize((input_size, self.columns))  # pyright: ignore[reportAttributeAccessIssue]
+            with torch.inference_mode(False):  # weights that can learn, whoever makes them
+                self.kernel.materialize((input_size, self.columns))  # pyright: ignore[reportAttributeAccessIssue]
+                self._start("kernel", self.kernel)
             self.input_size = input_size
-            self._start("kernel", self.kernel)
         elif input_size != self.input_size:
             raise ArgumentError(
                 "inputs",

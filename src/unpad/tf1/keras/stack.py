@@ -12,7 +12,7 @@ from unpad.cells.compose import check_cells, numbered, output_size_of, size_of, 
 from unpad.errors import ArgumentError
 from unpad.nest import Nest
 from unpad.tf1.keras.cell import KerasCell
-from unpad.tf1.keras.weights import KerasWeights
+from unpad.tf1.keras.weights import KerasWeights, width_in
 
 
 class StackedRNNCells(KerasWeights, Cell):
@@ -53,9 +53,9 @@ class StackedRNNCells(KerasWeights, Cell):
         """Features of a token, which are the first cell's; None until its kernel is made."""
         return getattr(self.cells[0], "input_size", None)
 
-    def build(self, input_size: int) -> None:
-        """Make the first cell's kernel for inputs of this width."""
-        _fit(self.cells[0], "inputs", input_size)
+    def build(self, input_size: Any) -> None:
+        """Make the first cell's kernel for inputs of this width, or shape."""
+        _fit(self.cells[0], "inputs", width_in(input_size))
 
     def forward(self, x: Tensor, state: tuple[Nest, ...]) -> tuple[Tensor, tuple[Nest, ...]]:
         """Take x [rows, features] and a state for each cell; give the last output, all states."""

@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from unpad.cells.arguments import as_numbers
 from unpad.errors import ArgumentError, ArgumentTypeError
-from unpad.forms import open_input
+from unpad.forms import FORMS, open_input
 from unpad.ragged import Ragged
 
 
@@ -153,15 +153,27 @@ def open_steps(
 
 
 def width_of(inputs: Any) -> int | None:
-    """Features of a token of an input of any form; None where it does not show them."""
-    rows = cast("list[Any]", inputs) if isinstance(inputs, (list, tuple)) else []
-    if isinstance(inputs, PackedSequence):
-        inputs = inputs.data
-    elif rows:
+    """Features of a token of an input of any form; None of a list of no sequences.
+
+    Raises:
+        ArgumentError, ArgumentTypeError: no form of a batch, or one without features.
+    """
+    if isinstance(inputs, (list, tuple)) and not isinstance(inputs, PackedSequence):
+        rows = cast("list[Any]", inputs)
+        if not rows:
+            return None
         inputs = rows[0]
-    elif isinstance(inputs, Ragged):
-        inputs = inputs.values
-    return inputs.shape[-1] if isinstance(inputs, Tensor) and inputs.dim() > 1 else None
+        allowed, remedy = "a list of tensors [length, features]", "make each sequence a tensor"
+    else:
+        inputs = inputs.data if isinstance(inputs, PackedSequence) else inputs
+        inputs = inputs.values if isinstance(inputs, Ragged) else inputs
+        allowed, remedy = FORMS, "use torch.from_numpy, or torch.as_tensor"
+    if not isinstance(inputs, Tensor):
+        raise ArgumentTypeError("inputs", type(inputs).__name__, allowed, remedy)
+    if inputs.dim() < 2:
+        found = f"a tensor of shape {list(inputs.shape)}"
+        raise ArgumentError("inputs", found, "[B, T, features]", "add the dimensions that lack")
+    return inputs.shape[-1]
 
 
 def _as_mask(mask: Any, shape: torch.Size, time_major: bool) -> Tensor:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from unpad.cells.arguments import as_numbers, check_flag
+from unpad.cells.arguments import as_numbers, check_flag, check_size
 from unpad.errors import ArgumentError, ArgumentTypeError
 from unpad.tf1.cell import RNNCell
 
@@ -19,11 +19,20 @@ from unpad.tf1.cell import RNNCell
 class KerasWeights(nn.Module):
     """A module whose parameters stand in Keras's order, under its names and in its layouts."""
 
-    def build(self, input_size: int) -> None:
-        """Make the kernels that wait for the width of the input: those of the cells inside."""
+    def build(self, input_size: Any) -> None:
+        """Make the kernels that wait for the width of the input: those of the cells inside.
+
+        Args:
+            input_size: features of a token; or as in Keras the input's shape, such as
+                ``(None, None, 3)``, of which the last number counts.
+
+        Raises:
+            ArgumentError, ArgumentTypeError: neither; kernels that are there, for another width.
+        """
+        width = width_in(input_size)
         for module in self.children():
             if isinstance(module, (KerasWeights, RNNCell)):
-                module.build(input_size)
+                module.build(width)
 
     def settle(self, common: dict[str, Any]) -> None:
         """Do what a layer's arguments of Keras's say, as `common_arguments` read them."""
@@ -102,6 +111,17 @@ class KerasWeights(nn.Module):
             else:
                 shapes[name] = list(parameter.shape)
         return shapes
+
+
+def width_in(input_size: Any) -> int:
+    """Return the features of a token, of a number or a shape that ends with it.
+
+    >>> width_in((None, 7, 3)), width_in(3)
+    (3, 3)
+    """
+    if isinstance(input_size, (tuple, list)) and len(cast("list[Any]", input_size)) > 1:
+        input_size = cast("list[Any]", input_size)[-1]
+    return check_size("input_size", input_size)
 
 
 @contextmanager

@@ -1,0 +1,58 @@
+"""One step of a cell, called by hand: what it cannot take is refused, and never broadcast."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from unpad.cells.arguments import check_like
+from unpad.cells.cell import Cell, Size, feature_shape, first_floating, is_nested, start_like
+from unpad.cells.compose import size_of
+from unpad.errors import ArgumentError, ArgumentTypeError
+from unpad.jit import is_traced
+from unpad.nest import Nest, describe, leaves
+from unpad.states import check_state
+
+
+class CheckedCell(Cell):
+    """A cell of this package: its x and state are looked at before every step.
+
+    A subclass whose forward is its user's own is left alone.
+    """
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Take one step."""
+        if len(args) == 2 and type(self).forward.__module__.startswith("unpad."):
+            check_step(self, *args)
+        return super().__call__(*args, **kwargs)
+
+
+def check_step(cell: nn.Module, x: Any, state: Nest) -> None:
+    """Refuse an x that is not [rows, features] and a state that has not the same rows.
+
+    Raises:
+        ArgumentError, ArgumentTypeError: wrong shapes, forms, dtypes or devices.
+    """
+    if is_traced():  # which would warn of shapes that are looked at
+        return
+    features = feature_shape(size_of(cell, "input_size"))
+    wanted = ", ".join(map(str, ("rows", *features)))
+    if not isinstance(x, Tensor):
+        raise ArgumentTypeError("x", describe(x), f"a tensor [{wanted}]", "give one step's rows")
+    if x.dim() == 0 or x.shape[1:] != features:
+        remedy = "a cell takes one step; a layer, Recurrent or dynamic_rnn takes sequences"
+        raise ArgumentError("x", f"a tensor of shape {list(x.shape)}", f"[{wanted}]", remedy)
+    if not _fits(state, size_of(cell, "state_size"), len(x)):
+        check_state(state, start_like(cell, len(x), dtype=x.dtype, device=x.device), "state")
+    if (own := first_floating(cell)) is not None:
+        check_like("x", x, own)
+        for leaf in leaves(state):
+            check_like("state", leaf, own)
+
+
+def _fits(state: Nest, size: Size, rows: int) -> bool:
+    if is_nested(size):
+        same = isinstance(state, (tuple, list)) and len(state) == len(size)  # pyright: ignore[reportUnknownArgumentType]
+        return same and all(_fits(part, each, rows) for part, each in zip(state, size, strict=True))
+    return isinstance(state, Tensor) and state.shape == (rows, *feature_shape(size))
