@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import re
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 
 import unpad
 import unpad.functional
+from unpad import ArgumentError
 from unpad.nn import HierarchicalSoftmax, LinearCrossEntropy
 
 KINDS = [HierarchicalSoftmax, LinearCrossEntropy]
@@ -198,3 +200,46 @@ def test_weights_that_do_not_fit_the_function_are_named(weight: Any, bias: Any, 
     with pytest.raises(unpad.UnpadError) as caught:
         unpad.functional.linear_cross_entropy(**arguments(weight=weight, bias=bias))
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("classes", "says"),
+    [
+        ([0, 0, 1, 1, 2, 2], "3 classes; allowed: 2"),
+        ([0, 0, 0, 2, 2, 2], "class 1"),
+        ([0, 0, 0, -1, 1, 1], "class -1 of word 3"),
+        ([0, 0, 1], "3 numbers"),
+        ([0, 0, 0, 9, 1, 1], "class 9 of word 3"),
+    ],
+)
+def test_classes_that_do_not_fit_are_told_when_they_are_loaded(classes: Any, says: str) -> None:
+    softmax = HierarchicalSoftmax(4, 6, [0, 0, 0, 1, 1, 1])
+    hidden, before = torch.randn(5, 4), copy.deepcopy(softmax.state_dict())
+    state = {k: torch.randn_like(v) if v.is_floating_point() else v for k, v in before.items()}
+    with pytest.raises(RuntimeError, match=re.escape(says)):
+        softmax.load_state_dict({**state, "classes": torch.tensor(classes)})
+    for name, value in softmax.state_dict().items():
+        torch.testing.assert_close(value, before[name], rtol=0, atol=0)
+    softmax.load_state_dict({**state, "classes": torch.tensor([0, 1, 0, 1, 0, 1])})
+    total = softmax.log_prob(hidden).exp().sum(-1)
+    torch.testing.assert_close(total, torch.ones(5))
+
+
+@pytest.mark.parametrize("wrong", [-1.0, float("nan"), float("inf")])
+@pytest.mark.parametrize("make", [HierarchicalSoftmax, LinearCrossEntropy])
+def test_an_importance_below_0_or_not_finite_is_refused_by_its_word(
+    make: Any, wrong: float
+) -> None:
+    importance = torch.ones(6)
+    importance[4] = wrong
+    with pytest.raises(ArgumentError, match=f"`importance`: got {wrong} of word 4"):
+        make(3, 6, importance=importance)
+
+
+@pytest.mark.parametrize("make", [HierarchicalSoftmax, LinearCrossEntropy])
+@pytest.mark.parametrize("k", [None, 3])
+def test_no_word_is_drawn_from_a_row_that_has_no_distribution(make: Any, k: Any) -> None:
+    hidden = torch.randn(4, 3)
+    hidden[2, 1] = float("nan")
+    with pytest.raises(ArgumentError, match="`hidden`: got NaN or inf in 1 rows"):
+        make(3, 40).sample(hidden, k=k)

@@ -134,6 +134,11 @@ def check_importance(importance: Any, vocabulary: int, like: Tensor) -> Tensor |
             f"[{vocabulary}], one number for each word",
             "weights by class are spread by weights[layer.classes]",
         )
+    wrong = (importance < 0) | ~importance.isfinite()
+    if not importance.is_meta and bool(wrong.any()):
+        word = int(wrong.nonzero()[0])
+        found = f"{float(importance[word])} of word {word}"
+        raise ArgumentError("importance", found, "finite numbers, 0 or more", "0 leaves a word out")
     dtype = like.dtype if like.dtype.itemsize >= 4 else torch.float32
     return importance.detach().to(device=like.device, dtype=dtype)
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from unpad.errors import ArgumentTypeError
+from unpad.errors import ArgumentError, ArgumentTypeError
 from unpad.softmax.base import WordSoftmax, uniform
 from unpad.softmax.grouping import Grouping, as_class_of
 from unpad.softmax.reference import Head
@@ -157,12 +157,36 @@ class HierarchicalSoftmax(WordSoftmax):
             held = self._grouped = (now, now._version, Grouping.of(now))
         return held[2]
 
+    def _load_from_state_dict(
+        self, state_dict: Any, prefix: str, local_metadata: Any, strict: bool, missing_keys: Any,
+        unexpected_keys: Any, error_msgs: list[str],
+    ) -> None:  # fmt: skip
+        """Load; classes that are none leave everything as it was."""
+        given = state_dict.get(f"{prefix}classes")
+        if isinstance(given, Tensor):
+            try:
+                count, wanted = int(as_class_of(given, self.vocabulary).max()) + 1, self.class_count
+                if count != wanted:
+                    remedy = "build the module with these classes, then load"
+                    raise ArgumentError("classes", f"{count} classes", f"{wanted}", remedy)
+            except (ArgumentError, ArgumentTypeError) as refused:
+                error_msgs.append(f"{prefix or type(self).__name__}: {refused}")
+                return
+        super()._load_from_state_dict(
+            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+        )
+
+    @property
+    def class_count(self) -> int:
+        """C, the number of classes."""
+        return len(self.class_weight)
+
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_grouped": None}
 
     def extra_repr(self) -> str:
         """Return what `repr` shows."""
-        return f"{super().extra_repr()}, classes={len(self.class_weight)}"
+        return f"{super().extra_repr()}, classes={self.class_count}"
 
     def _head(self, *, temperature: float, rounds: bool) -> Head:
         return Head(

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from unpad.engine.precision import product
+from unpad.errors import ArgumentError
 from unpad.softmax.grouping import Grouping
 
 
@@ -207,4 +208,11 @@ def draw(logits: Tensor, generator: torch.Generator | None) -> Tensor:
     """Draw a column of each row's logits [T, n]: int64 [T]."""
     if len(logits) == 0:
         return torch.zeros(0, dtype=torch.int64, device=logits.device)
-    return torch.multinomial(logits.softmax(-1), 1, generator=generator)[:, 0]
+    probabilities = logits.softmax(-1)
+    none = probabilities[:, 0].isnan()  # which the softmax spreads to the whole row
+    if bool(none.any()):
+        found = f"NaN or inf in {int(none.sum())} rows of logits"
+        raise ArgumentError(
+            "hidden", found, "rows that have a distribution", "look for the first NaN before"
+        )
+    return torch.multinomial(probabilities, 1, generator=generator)[:, 0]
