@@ -297,11 +297,12 @@ class SoftmaxSteps {
         constexpr int64_t few_pages = int64_t{256} << 10;
         const int64_t* maps[] = {iota_, b.map};
         const int64_t stride = b.weights.stride / static_cast<int64_t>(sizeof(T));
-        const bool in_place = k_.outer_in_place && b.map == iota_ && c_.width % panel_ == 0 &&
-                              b.rows * b.weights.stride <= few_pages;
+        const bool near =
+            k_.outer_in_place && b.map == iota_ && b.rows * b.weights.stride <= few_pages;
         k_.pack_left(dense(b.tile, columns(n), n, 0), maps, b.rows, s.left);
         for (int64_t p = 0; p * panel_ < c_.width; ++p) {
             const T* right = reinterpret_cast<const T*>(b.weights.base) + p * panel_;
+            const bool in_place = near && (p + 1) * panel_ <= c_.width;
             if (!in_place) {
                 k_.pack_right(b.weights, maps, b.rows, p, s.right);
                 right = s.right;
