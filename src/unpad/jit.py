@@ -26,7 +26,7 @@ _REMEDY = "call it as it is, or through torch.compile; torch.jit.trace takes a s
 
 def is_traced() -> bool:
     """Whether torch.jit.trace follows what is computed."""
-    return torch._C._is_tracing()  # pyright: ignore[reportPrivateUsage]
+    return torch.jit.is_tracing()  # pyright: ignore[reportPrivateImportUsage] - Dynamo knows it
 
 
 def refuse_tracing(argument: str) -> None:

@@ -237,6 +237,23 @@ def test_a_step_by_hand_is_checked_and_never_broadcast(name: str) -> None:
     )
 
 
+@pytest.mark.parametrize("name", [n for n in STEPS if n != "dropout"])
+def test_a_step_goes_through_torchs_own_transforms(name: str) -> None:
+    cell, x = STEPS[name]().eval(), torch.randn(5, 3)
+    state = cell.initial_state(5)
+    output, _ = cell(x, state)
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x: cell(x, state)[0], backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(x), output)
+    several = torch.func.vmap(lambda x: cell(x, state)[0])(torch.stack([x, 2 * x]))
+    torch.testing.assert_close(several[0], output)
+    weights = {k: torch.zeros_like(v) for k, v in cell.named_parameters()}
+    other, _ = torch.func.functional_call(cell, weights, (x, state))
+    assert not torch.equal(other, output)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert cell(x.bfloat16(), state)[0].shape == output.shape
+
+
 @pytest.mark.parametrize("name", [n for n in CELLS if n != "norm"])
 def test_a_first_step_of_another_rank_makes_no_weights(name: str) -> None:
     cell = CELLS[name]()

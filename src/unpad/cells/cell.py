@@ -136,6 +136,9 @@ def zeros(
 
 def first_floating(module: nn.Module) -> Tensor | None:
     """The first floating parameter or buffer of a module."""
+    for tensor in vars(module)["_parameters"].values():  # which `parameters` gives first, in time
+        if tensor is not None and tensor.is_floating_point():
+            return tensor
     for tensors in (module.parameters(), module.buffers()):
         for tensor in tensors:
             if tensor.is_floating_point():

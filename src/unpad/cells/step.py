@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import Tensor, nn
+import torch
+from torch import Tensor
 
 from unpad.cells.arguments import check_like
 from unpad.cells.cell import Cell, Size, feature_shape, first_floating, is_nested, start_like
@@ -28,7 +29,7 @@ class CheckedCell(Cell):
         return super().__call__(*args, **kwargs)
 
 
-def check_step(cell: nn.Module, x: Any, state: Nest) -> None:
+def check_step(cell: Cell, x: Any, state: Nest) -> None:
     """Refuse an x that is not [rows, features] and a state that has not the same rows.
 
     Raises:
@@ -36,23 +37,26 @@ def check_step(cell: nn.Module, x: Any, state: Nest) -> None:
     """
     if is_traced():  # which would warn of shapes that are looked at
         return
-    features = feature_shape(size_of(cell, "input_size"))
-    wanted = ", ".join(map(str, ("rows", *features)))
     if not isinstance(x, Tensor):
-        raise ArgumentTypeError("x", describe(x), f"a tensor [{wanted}]", "give one step's rows")
-    if x.dim() == 0 or x.shape[1:] != features:
+        raise ArgumentTypeError("x", describe(x), "a tensor [rows, features]", "give a step's rows")
+    size = size_of(cell, "input_size")
+    if x.dim() == 0 or x.shape[1:] != ((size,) if isinstance(size, int) else feature_shape(size)):
+        wanted = ", ".join(map(str, ("rows", *feature_shape(size))))
         remedy = "a cell takes one step; a layer, Recurrent or dynamic_rnn takes sequences"
         raise ArgumentError("x", f"a tensor of shape {list(x.shape)}", f"[{wanted}]", remedy)
-    if not _fits(state, size_of(cell, "state_size"), len(x)):
+    if not _fits(state, cell.state_size, len(x)):
         check_state(state, start_like(cell, len(x), dtype=x.dtype, device=x.device), "state")
-    if (own := first_floating(cell)) is not None:
-        check_like("x", x, own)
-        for leaf in leaves(state):
-            check_like("state", leaf, own)
+    if (own := first_floating(cell)) is None:
+        return
+    kind = own.dtype, own.device, torch.strided
+    for name, leaf in (("x", x), *(("state", leaf) for leaf in leaves(state))):
+        if (leaf.dtype, leaf.device, leaf.layout) != kind:
+            check_like(name, leaf, own)
 
 
 def _fits(state: Nest, size: Size, rows: int) -> bool:
     if is_nested(size):
         same = isinstance(state, (tuple, list)) and len(state) == len(size)  # pyright: ignore[reportUnknownArgumentType]
         return same and all(_fits(part, each, rows) for part, each in zip(state, size, strict=True))
-    return isinstance(state, Tensor) and state.shape == (rows, *feature_shape(size))
+    features = (size,) if isinstance(size, int) else feature_shape(size)
+    return isinstance(state, Tensor) and state.shape == (rows, *features)
