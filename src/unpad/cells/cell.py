@@ -175,3 +175,26 @@ def start_like(cell: nn.Module, batch_size: int, *, dtype: Any, device: Any) -> 
             "return one row for each sequence, such as torch.zeros(batch_size, n)",
         )
     return state
+
+
+def size_of(cell: nn.Module, name: str) -> Size:
+    """Return ``input_size`` or ``state_size``; a cell must say both."""
+    size = getattr(cell, name, None)
+    if size is None:
+        raise ArgumentError(
+            "cell",
+            f"{type(cell).__name__} without {name}",
+            "a cell with input_size and state_size",
+            "call its build(input_size) first"
+            if callable(getattr(cell, "build", None))
+            else f"set self.{name} in its __init__",
+        )
+    if name == "input_size":
+        feature_shape(size, name)
+    return size
+
+
+def output_size_of(cell: nn.Module) -> Size:
+    """Return a cell's ``output_size``; the first state's for a module that does not say it."""
+    size = getattr(cell, "output_size", None)
+    return first_size(size_of(cell, "state_size")) if size is None else size

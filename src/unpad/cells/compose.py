@@ -9,12 +9,13 @@ from typing import Any
 from torch import Tensor, nn
 
 from unpad.cells.arguments import check_like
-from unpad.cells.cell import Cell, Size, feature_shape, first_floating, first_size, start_like
+from unpad.cells.cell import feature_shape, first_floating, output_size_of, size_of, start_like
+from unpad.cells.step import CheckedCell
 from unpad.errors import ArgumentError, ArgumentTypeError
 from unpad.nest import Nest, leaves
 
 
-class Stack(Cell):
+class Stack(CheckedCell):
     """Cells on each other in one step: the output of one is the input of the next.
 
     Args:
@@ -52,6 +53,11 @@ class Stack(Cell):
             states.append(after)
         return x, tuple(states)
 
+    def check_kinds(self, x: Tensor, state: Nest) -> None:
+        """Refuse what the cells cannot take; a user's own may take any."""
+        check_tokens(self, "x", x)
+        check_states(self, "state", state)
+
     def initial_state(self, batch_size: int, *, dtype: Any = None, device: Any = None) -> Nest:
         """Give each cell's own initial state."""
         return tuple(
@@ -59,7 +65,7 @@ class Stack(Cell):
         )
 
 
-class Wrapper(Cell):
+class Wrapper(CheckedCell):
     """A cell around a cell, with its sizes and its initial state.
 
     Args:
@@ -72,6 +78,11 @@ class Wrapper(Cell):
         self.input_size = size_of(cell, "input_size")
         self.state_size = size_of(cell, "state_size")
         self.output_size = output_size_of(cell)
+
+    def check_kinds(self, x: Tensor, state: Nest) -> None:
+        """Refuse what the cell cannot take; a user's own may take any."""
+        check_tokens(self, "x", x)
+        check_states(self, "state", state)
 
     def initial_state(self, batch_size: int, *, dtype: Any = None, device: Any = None) -> Nest:
         """Give the wrapped cell's initial state."""
@@ -232,26 +243,3 @@ def warn_if_shared(places: Iterable[tuple[str, nn.Module]], owner: str) -> None:
 def numbered(argument: str, cells: Sequence[nn.Module]) -> list[tuple[str, nn.Module]]:
     """Name cells by their place in an argument."""
     return [(f"{argument}[{place}]", cell) for place, cell in enumerate(cells)]
-
-
-def size_of(cell: nn.Module, name: str) -> Size:
-    """Return ``input_size`` or ``state_size``; a cell must say both."""
-    size = getattr(cell, name, None)
-    if size is None:
-        raise ArgumentError(
-            "cell",
-            f"{type(cell).__name__} without {name}",
-            "a cell with input_size and state_size",
-            "call its build(input_size) first"
-            if callable(getattr(cell, "build", None))
-            else f"set self.{name} in its __init__",
-        )
-    if name == "input_size":
-        feature_shape(size, name)
-    return size
-
-
-def output_size_of(cell: nn.Module) -> Size:
-    """Return a cell's ``output_size``; the first state's for a module that does not say it."""
-    size = getattr(cell, "output_size", None)
-    return first_size(size_of(cell, "state_size")) if size is None else size

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from unpad.cells.arguments import check_like
-from unpad.cells.cell import Cell, Size, feature_shape, first_floating, is_nested, start_like
-from unpad.cells.compose import size_of
+from unpad.cells.cell import (
+    Cell,
+    Size,
+    feature_shape,
+    first_floating,
+    is_nested,
+    size_of,
+    start_like,
+)
 from unpad.errors import ArgumentError, ArgumentTypeError
 from unpad.jit import is_traced
 from unpad.nest import Nest, describe, leaves
@@ -24,12 +32,19 @@ class CheckedCell(Cell):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Take one step."""
-        if len(args) == 2 and type(self).forward.__module__.startswith("unpad."):
-            check_step(self, *args)
+        given = {**dict(zip(("x", "state"), args, strict=False)), **kwargs}
+        if len(given) == 2 and type(self).forward.__module__.startswith("unpad."):
+            check_step(self, given.get("x"), given.get("state"), self.check_kinds)
         return super().__call__(*args, **kwargs)
 
+    def check_kinds(self, x: Tensor, state: Nest) -> None:
+        """Refuse dtypes, devices and layouts that are not the parameters'."""
+        check_alike(self, x, state)
 
-def check_step(cell: Cell, x: Any, state: Nest) -> None:
+
+def check_step(
+    cell: Cell, x: Any, state: Nest, check_kinds: Callable[[Tensor, Nest], None] | None = None
+) -> None:
     """Refuse an x that is not [rows, features] and a state that has not the same rows.
 
     Raises:
@@ -46,6 +61,14 @@ def check_step(cell: Cell, x: Any, state: Nest) -> None:
         raise ArgumentError("x", f"a tensor of shape {list(x.shape)}", f"[{wanted}]", remedy)
     if not _fits(state, cell.state_size, len(x)):
         check_state(state, start_like(cell, len(x), dtype=x.dtype, device=x.device), "state")
+    if check_kinds is None:
+        check_alike(cell, x, state)
+    else:
+        check_kinds(x, state)
+
+
+def check_alike(cell: Cell, x: Tensor, state: Nest) -> None:
+    """Refuse dtypes, devices and layouts that are not those of a cell's parameters."""
     if (own := first_floating(cell)) is None:
         return
     kind = own.dtype, own.device, torch.strided

@@ -115,6 +115,9 @@ class RNNCell(Cell):
                     found = f"a tensor of shape {list(x.shape)}"
                     remedy = "dynamic_rnn takes sequences"
                     raise ArgumentError("x", found, "[rows, features], one step", remedy)
+                if not x.is_floating_point():
+                    remedy = "numbers of words or classes go through nn.Embedding; others: .float()"
+                    raise ArgumentTypeError("x", f"{x.dtype}", "a floating dtype", remedy)
                 self.build(x.shape[-1], dtype=x.dtype, device=x.device)
             check_step(self, x, state)
         elif not (self.around and all(isinstance(leaf, Tensor) for leaf in leaves(x))):

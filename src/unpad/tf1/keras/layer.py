@@ -236,10 +236,11 @@ class RNN(KerasWeights):
         self._keep([as_numbers("states", leaf).to(like) for leaf in flat])
 
     def _keep(self, states: list[Tensor]) -> None:
-        for number in range(max(self._kept, len(states))):
-            name = f"state_{number}"
-            value = states[number].detach().clone() if number < len(states) else None
-            self.register_buffer(name, value, persistent=False)
+        with torch.inference_mode(False), torch.no_grad():  # for a later call that learns
+            kept = [state.clone() for state in states]
+        for number in range(max(self._kept, len(kept))):
+            value = kept[number] if number < len(kept) else None
+            self.register_buffer(f"state_{number}", value, persistent=False)
         self._kept = len(states)
 
     def _go_on(self, own: Nest) -> Nest:

@@ -7,15 +7,16 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from unpad.cells.cell import Cell, feature_shape, start_like
+from unpad.cells.cell import feature_shape, start_like
 from unpad.cells.compose import check_cells, numbered, output_size_of, size_of, warn_if_shared
+from unpad.cells.step import CheckedCell
 from unpad.errors import ArgumentError
 from unpad.nest import Nest
 from unpad.tf1.keras.cell import KerasCell
 from unpad.tf1.keras.weights import KerasWeights, width_in
 
 
-class StackedRNNCells(KerasWeights, Cell):
+class StackedRNNCells(KerasWeights, CheckedCell):
     """Cells on each other in one step, as one cell: `unpad.nn.Stack` that can wait for its width.
 
     Args:
