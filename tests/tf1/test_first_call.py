@@ -303,3 +303,20 @@ def test_an_input_that_is_none_is_refused_as_the_input_built_or_not(name: str, w
     layer.build(3)
     with pytest.raises(REFUSED, match="`inputs"):
         layer(wrong)
+
+
+class OwnStep(keras.GRUCell):
+    """A Keras cell with a forward of its user's."""
+
+    def forward(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        return super().forward(2 * x, state)
+
+
+@pytest.mark.parametrize("make", [lambda: keras.GRUCell(4), lambda: OwnStep(4)])
+def test_a_step_of_a_keras_cell_without_a_kernel_says_what_to_call(make: Any) -> None:
+    cell = make()
+    with pytest.raises(ArgumentError, match=r"without input_size.*build\(input_size\)"):
+        cell(torch.randn(2, 3), torch.zeros(2, 4))
+    cell.build(3)
+    assert cell(torch.randn(2, 3), torch.zeros(2, 4))[0].shape == (2, 4)
+    assert keras.RNN(make())(torch.randn(2, 5, 3)).shape == (2, 4)

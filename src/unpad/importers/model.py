@@ -132,7 +132,8 @@ def load(path: str | os.PathLike[str]) -> nn.ModuleDict:
     Returns:
         Modules by name, with the weights in them, as `Model.build` gave them; a name with dots is
         a ModuleDict within a ModuleDict. They take what each module takes (rows of length 0 too)
-        and train like any other.
+        and train like any other. A variable that a mapping gave a name is no module: it stands in
+        the file under that name, for ``safetensors.torch.load_file``.
 
     Raises:
         ArtefactError: no such file, or one that holds something else.

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter, is_lazy
 
 from unpad.cells.arguments import check_flag, check_size
+from unpad.cells.cell import size_of
 from unpad.cells.step import CheckedCell
 from unpad.errors import ArgumentError
 from unpad.tf1.activations import activation_of
@@ -89,6 +90,12 @@ class KerasCell(KerasWeights, CheckedCell):
 
     def _empty(self, *shape: int) -> nn.Parameter:
         return nn.Parameter(torch.empty(shape, **self._where), self.trainable)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Take one step; a kernel that waits for its width is told in words."""
+        if self.input_size is None:
+            size_of(self, "input_size")
+        return super().__call__(*args, **kwargs)
 
     def build(self, input_size: Any) -> None:
         """Make the kernel for inputs of this width, or shape; does nothing the second time.
