@@ -15,7 +15,16 @@ from unpad.errors import ArgumentError, ArgumentTypeError
 from unpad.nest import Nest, leaves
 
 
-class Stack(CheckedCell):
+class _Around(CheckedCell):
+    """A cell made of cells."""
+
+    def check_kinds(self, x: Tensor, state: Nest) -> None:
+        """Refuse what the cells of ours inside cannot take; a user's own may take any."""
+        check_tokens(self, "x", x)
+        check_states(self, "state", state)
+
+
+class Stack(_Around):
     """Cells on each other in one step: the output of one is the input of the next.
 
     Args:
@@ -53,11 +62,6 @@ class Stack(CheckedCell):
             states.append(after)
         return x, tuple(states)
 
-    def check_kinds(self, x: Tensor, state: Nest) -> None:
-        """Refuse what the cells cannot take; a user's own may take any."""
-        check_tokens(self, "x", x)
-        check_states(self, "state", state)
-
     def initial_state(self, batch_size: int, *, dtype: Any = None, device: Any = None) -> Nest:
         """Give each cell's own initial state."""
         return tuple(
@@ -65,7 +69,7 @@ class Stack(CheckedCell):
         )
 
 
-class Wrapper(CheckedCell):
+class Wrapper(_Around):
     """A cell around a cell, with its sizes and its initial state.
 
     Args:
@@ -78,11 +82,6 @@ class Wrapper(CheckedCell):
         self.input_size = size_of(cell, "input_size")
         self.state_size = size_of(cell, "state_size")
         self.output_size = output_size_of(cell)
-
-    def check_kinds(self, x: Tensor, state: Nest) -> None:
-        """Refuse what the cell cannot take; a user's own may take any."""
-        check_tokens(self, "x", x)
-        check_states(self, "state", state)
 
     def initial_state(self, batch_size: int, *, dtype: Any = None, device: Any = None) -> Nest:
         """Give the wrapped cell's initial state."""

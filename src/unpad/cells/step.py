@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -34,7 +33,8 @@ class CheckedCell(Cell):
         """Take one step."""
         given = {**dict(zip(("x", "state"), args, strict=False)), **kwargs}
         if len(given) == 2 and type(self).forward.__module__.startswith("unpad."):
-            check_step(self, given.get("x"), given.get("state"), self.check_kinds)
+            check_shapes(self, given.get("x"), given.get("state"))
+            self.check_kinds(given["x"], given["state"])
         return super().__call__(*args, **kwargs)
 
     def check_kinds(self, x: Tensor, state: Nest) -> None:
@@ -42,13 +42,11 @@ class CheckedCell(Cell):
         check_alike(self, x, state)
 
 
-def check_step(
-    cell: Cell, x: Any, state: Nest, check_kinds: Callable[[Tensor, Nest], None] | None = None
-) -> None:
+def check_shapes(cell: Cell, x: Any, state: Nest) -> None:
     """Refuse an x that is not [rows, features] and a state that has not the same rows.
 
     Raises:
-        ArgumentError, ArgumentTypeError: wrong shapes, forms, dtypes or devices.
+        ArgumentError, ArgumentTypeError: wrong shapes or forms.
     """
     if is_traced():  # which would warn of shapes that are looked at
         return
@@ -61,10 +59,6 @@ def check_step(
         raise ArgumentError("x", f"a tensor of shape {list(x.shape)}", f"[{wanted}]", remedy)
     if not _fits(state, cell.state_size, len(x)):
         check_state(state, start_like(cell, len(x), dtype=x.dtype, device=x.device), "state")
-    if check_kinds is None:
-        check_alike(cell, x, state)
-    else:
-        check_kinds(x, state)
 
 
 def check_alike(cell: Cell, x: Tensor, state: Nest) -> None:

@@ -163,7 +163,7 @@ class HierarchicalSoftmax(WordSoftmax):
     ) -> None:  # fmt: skip
         """Load; classes that are none leave everything as it was."""
         given = state_dict.get(f"{prefix}classes")
-        if isinstance(given, Tensor):
+        if isinstance(given, Tensor) and not given.is_meta:
             try:
                 count, wanted = int(as_class_of(given, self.vocabulary).max()) + 1, self.class_count
                 if count != wanted:

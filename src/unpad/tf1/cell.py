@@ -12,7 +12,7 @@ from torch.nn.parameter import UninitializedParameter
 from unpad.cells import Cell
 from unpad.cells.arguments import check_dtype, check_size
 from unpad.cells.cell import feature_shape, is_nested
-from unpad.cells.step import check_step
+from unpad.cells.step import check_alike, check_shapes
 from unpad.errors import ArgumentError, ArgumentTypeError
 from unpad.nest import Nest, describe, leaves
 from unpad.tf1.state import LSTMStateTuple
@@ -119,7 +119,8 @@ class RNNCell(Cell):
                     remedy = "numbers of words or classes go through nn.Embedding; others: .float()"
                     raise ArgumentTypeError("x", f"{x.dtype}", "a floating dtype", remedy)
                 self.build(x.shape[-1], dtype=x.dtype, device=x.device)
-            check_step(self, x, state)
+            check_shapes(self, x, state)
+            check_alike(self, x, state)
         elif not (self.around and all(isinstance(leaf, Tensor) for leaf in leaves(x))):
             raise ArgumentTypeError(
                 "inputs",
