@@ -3,30 +3,48 @@
 // Instructions over features: a row is seen as [outer, n, inner], the work is along n. The order of
 // every sum depends on n and the tier only, never on the other rows.
 
-#include <limits>
+#include <array>
 
 #include "map.h"
 
 namespace unpad {
 namespace UNPAD_TIER {
 
-// sum_j f(x[j], ...) for j < n, in four chains of lanes (one alone would wait for its own
-// additions) and then across them; `f` sees vectors, the tail masked.
-template <class T, class F, class... X>
-inline T sum_along(int64_t n, F f, const X*... x) {
+// sum_j f(x[j], ...)[k] for j < n and k < count, each in four chains of lanes (one alone would wait
+// for its own additions) and then across them; `f` gives `count` vectors of vectors, the tail
+// masked.
+template <class T, int count, class F, class... X>
+inline void sums_along(int64_t n, T* sums, F f, const X*... x) {
+    using V = typename Lanes<T>::Vec;
     constexpr int lanes = kLanes<T>, chains = 4;
-    typename Lanes<T>::Vec parts[chains] = {};
+    V parts[chains][count] = {};
+    const auto add = [&](int c, const std::array<V, count>& values) {
+        for (int k = 0; k < count; ++k) parts[c][k] += values[static_cast<size_t>(k)];
+    };
     int64_t i = 0;
     for (; i + chains * lanes <= n; i += chains * lanes) {
-        for (int c = 0; c < chains; ++c) parts[c] += f(load(x + i + c * lanes)...);
+        for (int c = 0; c < chains; ++c) add(c, f(load(x + i + c * lanes)...));
     }
-    for (; i + lanes <= n; i += lanes) parts[0] += f(load(x + i)...);
-    const auto total = (parts[0] + parts[1]) + (parts[2] + parts[3]);
-    if (i == n) return sum_lanes<T>(total);
+    for (; i + lanes <= n; i += lanes) add(0, f(load(x + i)...));
     const int rest = static_cast<int>(n - i);
-    T tail[lanes] = {};
-    store_n(tail, f(load_n(x + i, rest)...), rest);  // f(0) of the lanes past the end is dropped
-    return sum_lanes<T>(total + load(tail));
+    std::array<V, count> last{};
+    if (rest > 0) last = f(load_n(x + i, rest)...);
+    for (int k = 0; k < count; ++k) {
+        V total = (parts[0][k] + parts[1][k]) + (parts[2][k] + parts[3][k]);
+        T tail[lanes] = {};
+        // f(0) of the lanes past the end is dropped
+        if (rest > 0) store_n(tail, last[static_cast<size_t>(k)], rest);
+        if (rest > 0) total += load(tail);
+        sums[k] = sum_lanes<T>(total);
+    }
+}
+
+template <class T, class F, class... X>
+inline T sum_along(int64_t n, F f, const X*... x) {
+    using V = typename Lanes<T>::Vec;
+    T sum;
+    sums_along<T, 1>(n, &sum, [f](auto... v) { return std::array<V, 1>{f(v...)}; }, x...);
+    return sum;
 }
 
 // out[j] = f(x[j], ...) for j < n; out may be one of x.
@@ -163,13 +181,16 @@ inline Moments<T> moments(const T* x, int64_t n, T eps) {
 template <class T>
 void normalize_features(const Step& step, RowMaps index, int64_t rows) {
     const int64_t outer = step.dims[0], n = step.dims[1];
+    const bool both = step.also.width > 0;
     for (int64_t r = 0; r < rows; ++r) {
         const T* x = RowsOf<T>(step.args[0], index)[r];
         const T eps = *RowsOf<T>(step.args[1], index)[r];
         T* out = RowsOf<T>(step.out, index)[r];
+        T* inv_std = both ? RowsOf<T>(step.also, index)[r] : nullptr;
         for (int64_t o = 0; o < outer; ++o, x += n, out += n) {
             const Moments<T> m = moments(x, n, eps);
             map_along(n, [m](auto v) { return (v - m.mean) * m.inv_std; }, out, x);
+            if (both) inv_std[o] = m.inv_std;
         }
     }
 }
@@ -185,8 +206,9 @@ void inv_std_features(const Step& step, RowMaps index, int64_t rows) {
     }
 }
 
-// r (g - mean(g) - y mean(g y)): g the gradient of y = normalize(x), r = inv_std(x).
-template <class T>
+// r (h - mean(h) - y mean(h y)): h the gradient of y = normalize(x), r = inv_std(x); what is given
+// is h, or the gradient g of y * gain, and h = g * gain.
+template <class T, bool scaled>
 void normalize_grad_features(const Step& step, RowMaps index, int64_t rows) {
     const int64_t outer = step.dims[0], n = step.dims[1];
     for (int64_t i = 0; i < rows; ++i) {
@@ -194,13 +216,26 @@ void normalize_grad_features(const Step& step, RowMaps index, int64_t rows) {
         const T* y = RowsOf<T>(step.args[1], index)[i];
         const T* r = RowsOf<T>(step.args[2], index)[i];
         T* out = RowsOf<T>(step.out, index)[i];
+        const auto group = [&](T factor, auto h, const auto*... given) {
+            using V = typename Lanes<T>::Vec;
+            const auto both = [=](auto w, auto... v) {
+                return std::array<V, 2>{h(v...), h(v...) * w};
+            };
+            T sums[2];
+            sums_along<T, 2>(n, sums, both, y, given...);
+            const T mean = sums[0] / static_cast<T>(n), pull = sums[1] / static_cast<T>(n);
+            const auto pulled = [=](auto w, auto... v) {
+                return factor * (h(v...) - mean - w * pull);
+            };
+            map_along(n, pulled, out, y, given...);
+        };
         for (int64_t o = 0; o < outer; ++o, g += n, y += n, out += n) {
-            const auto product = [](auto v, auto w) { return v * w; };
-            const T mean = sum_along<T>(n, [](auto v) { return v; }, g) / static_cast<T>(n);
-            const T pull = sum_along<T>(n, product, g, y) / static_cast<T>(n);
-            const T scale = r[o];
-            const auto pulled = [=](auto v, auto w) { return scale * (v - mean - w * pull); };
-            map_along(n, pulled, out, g, y);
+            if constexpr (scaled) {
+                const T* gain = RowsOf<T>(step.args[3], index)[i] + o * n;
+                group(r[o], [](auto v, auto w) { return v * w; }, g, gain);
+            } else {
+                group(r[o], [](auto v) { return v; }, g);
+            }
         }
     }
 }

@@ -62,7 +62,8 @@ struct Step {
     Op op;
     int n_args;
     Ref out;
-    Ref args[3];
+    Ref args[kMostArgs];
+    Ref also;  // normalize: where the inverse deviations go as well; without columns: nowhere
     int64_t dims[3];       // outer, n, inner
     const int32_t* table;  // take, scatter
     const void* matrix;    // linear: packed panels, as the table's own `pack` makes them

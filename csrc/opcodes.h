@@ -76,7 +76,8 @@
     UNPAD_OP(scatter, 1, 1, Scatter)              \
     UNPAD_OP(linear, 1, 2, Linear)                \
     UNPAD_OP(outer, 2, 2, Outer)                  \
-    UNPAD_OP(sum_rows, 1, 2, SumRows)
+    UNPAD_OP(sum_rows, 1, 2, SumRows)             \
+    UNPAD_OP(scaled_normalize_grad, 4, 4, NormalizeGrad)
 
 namespace unpad {
 
@@ -109,6 +110,7 @@ struct OpInfo {
     Rule rule;
 };
 
+inline constexpr int kMostArgs = 4;
 inline constexpr OpInfo kOps[] = {
 #define UNPAD_OP(name, least, most, rule) {#name, least, most, Rule::rule},
     UNPAD_OPCODES(UNPAD_OP)

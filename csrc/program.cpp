@@ -143,6 +143,10 @@ class Checker {
                 require(in_.args[2].width == in_.dims[0], "one factor a group");
                 disjoint(in_.args[1]);
                 disjoint(in_.args[2]);
+                if (in_.args.size() == 4) {
+                    require(in_.args[3].width == dims(2), "one gain a column");
+                    disjoint(in_.args[3]);
+                }
                 break;
             case Rule::Take:
                 table(in_.out.width, in_.args[0].width);
@@ -202,7 +206,7 @@ Instruction read_instruction(Reader& r, const Program& p) {
     } else {
         in.out = read_operand(r, n_buffers);
     }
-    const int64_t n_args = r.next_in(0, 4, "number of arguments");
+    const int64_t n_args = r.next_in(0, kMostArgs + 1, "number of arguments");
     for (int64_t i = 0; i < n_args; ++i) in.args.push_back(read_operand(r, n_buffers));
     const int64_t n_dims = r.next_in(0, 4, "number of dims");
     for (int64_t i = 0; i < n_dims; ++i) in.dims.push_back(r.next());

@@ -33,7 +33,9 @@ constexpr RowKernel row_kernel() {
     else if constexpr (op == op_inv_std)
         return inv_std_features<T>;
     else if constexpr (op == op_normalize_grad)
-        return normalize_grad_features<T>;
+        return normalize_grad_features<T, false>;
+    else if constexpr (op == op_scaled_normalize_grad)
+        return normalize_grad_features<T, true>;
     else if constexpr (op == op_take)
         return take_features<T>;
     else if constexpr (op == op_scatter)

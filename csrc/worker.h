@@ -190,6 +190,47 @@ class Worker {
         return step;
     }
 
+    // A `normalize` gives the `inv_std` of the same row as well, where one follows.
+    void resolve_steps(const std::vector<Instruction>& all, std::vector<Step>& list) const {
+        std::vector<char> given(all.size(), 0);
+        for (size_t i = 0; i < all.size(); ++i) {
+            if (given[i]) continue;
+            list.push_back(resolve(all[i]));
+            if (all[i].op != op_normalize) continue;
+            const size_t other = with_moments(all, i);
+            if (other == i) continue;
+            list.back().also = resolve(all[other].out);
+            given[other] = 1;
+        }
+    }
+
+    // The `inv_std` of what instruction i normalizes, or i. Nothing between them writes its row or
+    // touches its result.
+    size_t with_moments(const std::vector<Instruction>& all, size_t i) const {
+        const Instruction& first = all[i];
+        size_t k = i + 1;
+        while (k < all.size() &&
+               !(all[k].op == op_inv_std && all[k].dims == first.dims &&
+                 all[k].args[0].same(first.args[0]) && all[k].args[1].same(first.args[1]))) {
+            ++k;
+        }
+        if (k == all.size()) return i;
+        for (size_t j = i; j < k; ++j) {
+            if (shares(all[j].out, first.args[0]) || shares(all[j].out, all[k].out)) return i;
+            for (const Operand& arg : all[j].args) {
+                if (shares(arg, all[k].out)) return i;
+            }
+        }
+        return k;
+    }
+
+    // Whether two operands lie in one piece of memory.
+    bool shares(const Operand& a, const Operand& b) const {
+        const Buffer& x = p_.buffers[static_cast<size_t>(a.buffer)];
+        const Buffer& y = p_.buffers[static_cast<size_t>(b.buffer)];
+        return a.buffer == b.buffer || (x.index >= 0 && x.kind == y.kind && x.index == y.index);
+    }
+
     void resolve_phases() {
         steps_.resize(p_.phases.size());
         ahead_.resize(p_.phases.size());
@@ -198,9 +239,9 @@ class Worker {
         for (size_t i = 0; i < p_.phases.size(); ++i) {
             const bool steps = p_.phases[i].kind != PhaseKind::Reduce;
             for (const Instruction& in : p_.phases[i].instructions) {
-                if (steps) steps_[i].list.push_back(resolve(in));
                 if (in.op == op_linear) fetching = i;
             }
+            if (steps) resolve_steps(p_.phases[i].instructions, steps_[i].list);
             if (i == 0 && !steps) continue;
             for (const Instruction& in : p_.phases[i].instructions) {
                 for (const Operand& o : in.args) fetch_ahead(resolve(o), seen, fetching);

@@ -57,8 +57,9 @@ def forms(operation: Operation) -> list[tuple[list[int], tuple[int, ...], tuple[
         ]
     if name in DIMS:
         return [([WIDTH, 1], d, (), d[0] if name == "inv_std" else WIDTH) for d in DIMS[name]]
-    if name == "normalize_grad":
-        return [([WIDTH, WIDTH, d[0]], d, (), WIDTH) for d in DIMS["normalize"]]
+    if name in ("normalize_grad", "scaled_normalize_grad"):
+        gain = [WIDTH] * (name == "scaled_normalize_grad")
+        return [([WIDTH, WIDTH, d[0], *gain], d, (), WIDTH) for d in DIMS["normalize"]]
     if name == "take":
         return [([WIDTH], (), TABLE, len(TABLE))]
     if name == "scatter":
@@ -183,5 +184,5 @@ def test_step_functions_say_so_and_the_rest_has_a_derivative() -> None:
     assert steps == {
         "sign", "floor", "ceil", "round", "trunc", "logical_not", "isnan", "eq", "ne", "lt", "le",
         "gt", "ge", "logical_and", "logical_or", "sigmoid_grad", "tanh_grad", "onehot_max",
-        "inv_std", "normalize_grad", "scatter",
+        "inv_std", "normalize_grad", "scaled_normalize_grad", "scatter",
     }  # fmt: skip

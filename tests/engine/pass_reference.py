@@ -101,6 +101,8 @@ def over_features(op: str, args: list[Array], dims: tuple[int, ...]) -> Array:
     if op in ("normalize", "inv_std"):
         scale = 1 / np.sqrt(x.var(axis=1, keepdims=True) + args[1])
         return scale if op == "inv_std" else (x - x.mean(axis=1, keepdims=True)) * scale
+    if op == "scaled_normalize_grad":
+        return over_features("normalize_grad", [args[0] * args[3], *args[1:3]], dims)
     if op == "normalize_grad":
         y, scale = args[1].reshape(dims), args[2].reshape(-1, 1)
         pulled = y * (x * y).mean(axis=1, keepdims=True)

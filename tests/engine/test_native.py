@@ -90,8 +90,10 @@ def feature_pass(name: str, dims: tuple[int, ...]) -> Pass:
     args: list[Operand] = [b.stream(size_in)]
     if name in ("normalize", "inv_std"):
         args.append(b.constant(1e-5))
-    if name == "normalize_grad":
+    if name.endswith("normalize_grad"):
         args += [b.stream(wide), b.stream(outer)]
+    if name == "scaled_normalize_grad":
+        args.append(b.shared(wide))
     b.phase(BULK, op(name, b.stream(size_out), *args, dims=dims))
     return b.build()
 
@@ -106,10 +108,38 @@ def test_along_an_axis_of_the_features(
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", ["normalize", "inv_std", "normalize_grad"])
+@pytest.mark.parametrize(
+    "name", ["normalize", "inv_std", "normalize_grad", "scaled_normalize_grad"]
+)
 @pytest.mark.parametrize("dims", [(1, 2), (1, 130), (4, 32), (3, 5)])
 def test_normalization(name: str, dims: tuple[int, ...], dtype: torch.dtype) -> None:
     assert_like_reference(feature_pass(name, dims), LENGTHS, dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("between", ["nothing", "a new row", "a read of the result", "other eps"])
+@pytest.mark.parametrize("dims", [(1, 130), (4, 32)])
+def test_moments_taken_once_and_only_of_the_same_row(
+    between: str, dims: tuple[int, int], dtype: torch.dtype
+) -> None:
+    """`normalize` gives the `inv_std` that follows it too, unless that would change a value."""
+    b = Builder()
+    outer, width = dims[0], dims[0] * dims[1]
+    x, row, result = b.stream(width), b.scratch(width), b.scratch(outer)
+    eps, deviations = b.constant(1e-5), b.stream(outer)
+    steps = [
+        op("copy", row, x),
+        op("inv_std", result, x, b.constant(0.5), dims=dims),
+        op("normalize", b.stream(width), row, eps, dims=dims),
+    ]
+    if between == "a new row":
+        steps.append(op("mul", row, row, x))
+    if between == "a read of the result":
+        steps.append(op("copy", b.stream(outer), result))
+    last = b.constant(0.25) if between == "other eps" else eps
+    steps += [op("inv_std", result, row, last, dims=dims), op("copy", deviations, result)]
+    b.phase(BULK, *steps)
+    assert_like_reference(b.build(), LENGTHS, dtype)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -210,6 +210,12 @@ def _normalize_grad(g: Tensor, y: Tensor, r: Tensor, dims: tuple[int, ...]) -> T
     return (r[..., None] * (g - g.mean(-1, keepdim=True) - pulled)).flatten(-2)
 
 
+def _scaled_normalize_grad(
+    g: Tensor, y: Tensor, r: Tensor, gain: Tensor, dims: tuple[int, ...]
+) -> Tensor:
+    return _normalize_grad(g * gain, y, r, dims)
+
+
 def _bool(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return lambda *args: function(*args).to(args[0].dtype)
 
@@ -374,6 +380,7 @@ _TABLE = [
     _f("normalize", 2, _normalized, _normalize),
     _f("inv_std", 2, _inv_std, None),
     _f("normalize_grad", 3, _normalize_grad, None),
+    _f("scaled_normalize_grad", 4, _scaled_normalize_grad, None),
     _f("take", 1, lambda a, table: a[..., list(table)], _scatter_back, dear=False),
     _f(
         "scatter",

@@ -29,6 +29,13 @@ from unpad.compiler.step import VIEWS, Graph
 
 REDUCE = 1 << 30
 
+# What an instruction becomes that takes the one before in: (taken in, by) -> both.
+FUSED = {
+    ("linear", "add"): "linear",
+    ("mul", "add"): "mul_add",
+    ("mul", "normalize_grad"): "scaled_normalize_grad",
+}
+
 
 @dataclass(frozen=True)
 class Recurrence:
@@ -203,7 +210,7 @@ class _Layout:
     place: dict[int, Operand] = field(default_factory=dict)
     constants: list[float] = field(default_factory=list)
     shared: list[int] = field(default_factory=list)
-    fused: dict[int, tuple[int, int]] = field(default_factory=dict)
+    fused: dict[int, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
     skipped: set[int] = field(default_factory=set[int])
     readers: defaultdict[int, set[int]] = field(default_factory=lambda: defaultdict(set[int]))
     late_states: dict[int, Operand] = field(default_factory=dict)
@@ -256,8 +263,11 @@ class _Layout:
         args = self.graph[number].args
         if number not in self.fused:
             return args
-        inner, other = self.fused[number]
-        return (*self.graph[inner].args, other)
+        inner, others = self.fused[number]
+        first, *rest = self.graph[inner].args
+        if self.graph[number].op == "normalize_grad":
+            return (first, *others, *rest)
+        return (first, *rest, *others)
 
     def summed(self, left: int | None, grad: int) -> tuple[int, ...]:
         """The operands of a sum over time after fusion."""
@@ -346,8 +356,9 @@ class _Layout:
 
 
 def _fuse(layout: _Layout) -> None:
-    """add(linear, z) becomes one product that starts from z; add(mul, z) one multiply-add; a sum
-    over time of mul one of products, where that keeps no operand for it alone.
+    """add(linear, z) becomes one product that starts from z; add(mul, z) one multiply-add; the
+    gradient of a norm takes its gain in; a sum over time of mul becomes one of products, where that
+    keeps no operand for it alone.
     """
     work, graph = layout.work, layout.graph
     uses = _use_counts(layout)
@@ -360,12 +371,19 @@ def _fuse(layout: _Layout) -> None:
 
     for number in layout.live:
         node = graph[number]
-        if node.op != "add" or number in work.reads:
+        if number in work.reads:
+            continue
+        if node.op == "normalize_grad" and fits("mul", node.args[0], number):
+            inner = node.args[0]
+            if all(graph[a].width == node.width for a in graph[inner].args):
+                layout.fused[number] = (inner, node.args[1:])
+                layout.skipped.add(inner)
+        if node.op != "add":
             continue
         pairs = [(w, *pair) for w in ("linear", "mul") for pair in (node.args, node.args[::-1])]
         for wanted, inner, other in pairs:
             if fits(wanted, inner, number):
-                layout.fused[number] = (inner, other)
+                layout.fused[number] = (inner, (other,))
                 layout.skipped.add(inner)
                 break
     summed = {layout.base(n)[0] for _, *pair in work.sums for n in pair if n is not None}
@@ -448,7 +466,8 @@ class _Emitter:
         op = node.op
         if number in layout.fused:
             inner = layout.graph[layout.fused[number][0]]
-            op, node = ("linear", inner) if inner.op == "linear" else ("mul_add", node)
+            op = FUSED[inner.op, node.op]
+            node = inner if op == "linear" else node
         matrix = self._matrix(node.index) if op == "linear" else -1
         table = self._table(node.table) if node.table else -1
         self.code[position].append(Instruction(op, out, args, node.dims, matrix, table))

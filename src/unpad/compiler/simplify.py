@@ -177,7 +177,9 @@ def _side_by_side(once: Once, matrices: list[OnceRef]) -> OnceRef:
 
 
 def gather_sums(step: Step, once: Once) -> Step:
-    """Add up the terms of a sum from what is known first to what is known last."""
+    """Add up the terms of a sum from what is known first to what is known last: a product, matrix
+    or elementwise, then starts from what comes before it.
+    """
     graph, counts, classes = step.graph, _use_counts(step), _classes(step.graph)
     inner = {
         arg
@@ -194,7 +196,7 @@ def gather_sums(step: Step, once: Once) -> Step:
         if node.op != "add" or number in inner:
             return None
         found = terms(number)
-        if not any(_is_product(graph, t) for t in found):
+        if not any(_is_product(graph, t) or graph[t].op == "mul" for t in found):
             return None
         shared = [t for t in found if graph[t].op == "shared"]
         rest = [t for t in found if t not in shared]
