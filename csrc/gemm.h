@@ -99,8 +99,10 @@ struct LinearRows {
     int64_t panel_size;
     const T* packed;
     Ahead* ahead;
-    int64_t lines;  // of `ahead` to fetch at a time
-    bool stream;    // past the caches, to whole vectors in whole lines
+    int64_t lines;       // of `ahead` to fetch at a time
+    bool stream;         // past the caches, to whole vectors in whole lines
+    const char* next;    // the panels after those at work, where they lie in far memory
+    int64_t next_lines;  // of them to fetch at a time
 };
 
 inline void fetch(Ahead& ahead, int64_t n) {
@@ -135,7 +137,7 @@ inline void store_part(T* p, typename Lanes<T>::Vec v, int64_t n) {
 // Rows [r, r + MR) times nv vectors of columns from a panel on. Branches stand outside of the loops
 // over the tile, so that its accumulators never leave their registers.
 template <class T, int MR, int nv>
-UNPAD_FLAT void linear_tile(const LinearRows<T>& l, int64_t r, int64_t panel) {
+UNPAD_FLAT void linear_tile(LinearRows<T>& l, int64_t r, int64_t panel) {
     constexpr int lanes = kLanes<T>;
     using V = typename Lanes<T>::Vec;
     using Number = typename Lanes<T>::Number;
@@ -161,6 +163,7 @@ UNPAD_FLAT void linear_tile(const LinearRows<T>& l, int64_t r, int64_t panel) {
     const T* packed = l.packed + panel * l.panel_size;
     for (int64_t k = 0; k < l.depth; k += kFetchDepth) {
         if (l.lines > 0) fetch(*l.ahead, l.lines);
+        for (int64_t i = 0; i < l.next_lines; ++i, l.next += 64) __builtin_prefetch(l.next, 0, 2);
         multiply<T, MR, nv, kLeftStride<T>, 1>(acc, rows + k, packed + k * kPanel<T>, kPanel<T>,
                                                l.panel_size, std::min(kFetchDepth, l.depth - k));
     }
@@ -179,7 +182,7 @@ UNPAD_FLAT void linear_tile(const LinearRows<T>& l, int64_t r, int64_t panel) {
 
 // NV vectors for `rows` rows in tiles of MR and MR - 1 rows: the even split (16 = 6 + 5 + 5).
 template <class T, int MR, int NV>
-void linear_strip(const LinearRows<T>& l, int64_t rows, int64_t panel) {
+void linear_strip(LinearRows<T>& l, int64_t rows, int64_t panel) {
     const int64_t tiles = (rows + MR - 1) / MR;
     const int64_t full = rows - tiles * (MR - 1);  // tiles of MR rows; the others have one less
     int64_t r = 0, t = 0;
@@ -191,7 +194,7 @@ void linear_strip(const LinearRows<T>& l, int64_t rows, int64_t panel) {
 
 // The last n panels at once: in a tile of one alone, a row would wait for its own additions.
 template <class T, int MR, int NP = kPanelsFor<MR> - 1>
-inline void linear_rest(const LinearRows<T>& l, int64_t rows, int64_t panel, int64_t n) {
+inline void linear_rest(LinearRows<T>& l, int64_t rows, int64_t panel, int64_t n) {
     if constexpr (NP > 0) {
         if (n == NP) return linear_strip<T, MR, 2 * NP>(l, rows, panel);
         linear_rest<T, MR, NP - 1>(l, rows, panel, n);
@@ -202,18 +205,26 @@ template <class T, int MR>
 void linear_panels(LinearRows<T>& l, int64_t rows) {
     constexpr int wide = kPanelsFor<MR>;
     const int64_t panels = (l.cols + kPanel<T> - 1) / kPanel<T>;
-    l.lines = 0;
+    const int64_t times = (rows + MR - 1) / MR * ((l.depth + kFetchDepth - 1) / kFetchDepth);
+    const auto share = [](int64_t lines, int64_t n) { return (lines + n - 1) / n; };
+    l.lines = l.next_lines = 0;
     if (l.ahead != nullptr && l.ahead->lines > 0) {
-        const int64_t tiles = (panels + wide - 1) / wide * ((rows + MR - 1) / MR);
-        const int64_t times = tiles * ((l.depth + kFetchDepth - 1) / kFetchDepth);
-        l.lines = (l.ahead->lines + times - 1) / times;
+        l.lines = share(l.ahead->lines, (panels + wide - 1) / wide * times);
+    }
+    constexpr int64_t bytes = kPanel<T> * int64_t{sizeof(T)};
+    if (wide == 1 && panels * l.panel_size * int64_t{sizeof(T)} > kFarMatrix) {
+        l.next_lines = share(l.depth * bytes / 64, times);
     }
     // A last panel with one vector in it: 200 columns, or the softmax of a few tokens. Few rows do
     // without, as their chains of a single vector would wait for their own additions.
     const bool half = l.cols - (panels - 1) * kPanel<T> <= kLanes<T> && (wide == 1 || panels == 1);
     const int64_t whole = panels - half;
     int64_t panel = 0;
-    for (; panel + wide <= whole; panel += wide) linear_strip<T, MR, 2 * wide>(l, rows, panel);
+    for (; panel + wide <= whole; panel += wide) {
+        l.next = reinterpret_cast<const char*>(l.packed + (panel + wide) * l.panel_size);
+        linear_strip<T, MR, 2 * wide>(l, rows, panel);
+    }
+    l.next_lines = 0;
     linear_rest<T, MR>(l, rows, panel, whole - panel);
     if (half) linear_strip<T, MR, 1>(l, rows, whole);
 }

@@ -73,6 +73,9 @@ struct Step {
 
 using RowKernel = void (*)(const Step& step, RowMaps index, int64_t rows);
 
+// Larger matrices, in bytes, do not stay in a second-level cache beside what they multiply.
+inline constexpr int64_t kFarMatrix = int64_t{512} << 10;
+
 // Rows that one call of a row kernel may be given (a block, or the live slots of a step).
 inline constexpr int kMostRows = 128;
 

@@ -48,7 +48,14 @@ struct Geometry {
         const int64_t least = sums > int64_t{1} << 20 ? 256 : 128;
         window = std::clamp<int64_t>((int64_t{384} << 10) / window_bytes, least, 256);
         window = std::max(slots, std::min(window, tokens));
-        block = std::clamp<int64_t>((int64_t{128} << 10) / all_bytes / 12 * 12, 12, 96);
+        // A block's rows stay there as well. But each block reads every matrix of its phase: where
+        // one comes from far memory, more rows share it.
+        int64_t largest = 0;
+        for (const Matrix& m : p.matrices) {
+            largest = std::max(largest, m.rows * m.cols * number_size);
+        }
+        const int64_t fewest = largest > kFarMatrix ? 96 : 12;
+        block = std::clamp<int64_t>((int64_t{128} << 10) / all_bytes / 12 * 12, fewest, 96);
         block = std::min(block, window);
         scratch = std::max(block, slots);
     }
