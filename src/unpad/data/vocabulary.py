@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
@@ -98,7 +99,7 @@ class Vocabulary:
         )
         ids = [e.ids for e in encoded]
         offsets = np.cumsum([0, *map(len, ids)], dtype=np.int64)
-        return np.fromiter((i for row in ids for i in row), np.int64, offsets[-1]), offsets
+        return np.fromiter(itertools.chain.from_iterable(ids), np.int64, offsets[-1]), offsets
 
 
 def choose_tokens(table: SequenceTable) -> Tokens:

@@ -10,7 +10,6 @@ from typing import Any, Protocol, cast
 import lightning.pytorch as pl
 import torch
 
-from unpad.ragged import Ragged
 from unpad.tasks.model_files import save_weights
 from unpad.tasks.task_module import TaskModule
 
@@ -58,9 +57,9 @@ class History(pl.Callback):
     ) -> None:
         """Count a batch."""
         self._seconds += time.perf_counter() - self._started
-        x = cast("Ragged", batch[0])
-        self._tokens += x.num_tokens
-        self._padded += x.batch_size * x.max_length
+        for x in cast("TaskModule", pl_module).inputs_of(batch):
+            self._tokens += x.num_tokens
+            self._padded += x.batch_size * x.max_length
         if self.watcher is not None:
             batches = int(trainer.num_training_batches)
             self.watcher.batch(trainer.current_epoch, batch_idx + 1, batches)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import lightning.pytorch as pl
 import torch
 from torch import Tensor, nn
+
+from unpad.ragged import Ragged
 
 PARTS = (("fit", "train"), ("valid", "valid"))
 
@@ -22,6 +26,10 @@ class TaskModule(pl.LightningModule):
     def on_validation_epoch_end(self) -> None:
         """Log what early stopping watches."""
         self.log("valid_loss", self.mean_loss("valid"), logger=False)
+
+    def inputs_of(self, batch: Any) -> list[Ragged]:
+        """The sequences of what a training step is given."""
+        return [batch[0]]
 
     def measure(self, part: str, loss: Tensor, count: int) -> None:
         """Note a batch's summed loss, detached, over ``count`` sequences or tokens."""

@@ -119,7 +119,7 @@ def fit(
             accelerator=accelerator_of(settings.device),
             devices=1,
             max_epochs=settings.epochs,
-            gradient_clip_val=settings.clip or None,
+            gradient_clip_val=(settings.clip or None) if module.automatic_optimization else None,
             callbacks=callbacks,
             plugins=[SafetensorsIO()],
             logger=TensorBoardLogger(folder, name="", version="tensorboard") if tensorboard else [],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import torch
@@ -85,6 +86,26 @@ class LineBatches:
     def __iter__(self) -> Iterator[Batch]:
         for rows in self.budget:
             yield self.inputs[rows], self.targets[rows].values
+
+
+class Several:
+    """Batches as lists of ``count``; the last one has what is left.
+
+    >>> windows = StreamBatches(torch.tensor([5, 6, 7, 8, 9]), start=1, rows=1, steps=2)
+    >>> [[targets.tolist() for _, targets in some] for some in Several(windows, 2)]
+    [[[5, 6], [7, 8]], [[9]]]
+    """
+
+    def __init__(self, batches: StreamBatches | LineBatches, count: int) -> None:
+        self.batches, self.count = batches, count
+
+    def __len__(self) -> int:
+        return (len(self.batches) + self.count - 1) // self.count
+
+    def __iter__(self) -> Iterator[list[Batch]]:
+        rest = iter(self.batches)
+        while some := list(itertools.islice(rest, self.count)):
+            yield some
 
 
 def shifted(ids: Tensor, start: int) -> Tensor:

@@ -8,7 +8,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from unpad.tasks.language.batches import Batch, LineBatches, StreamBatches
+from unpad.ragged import Ragged
+from unpad.tasks.language.batches import Batch, LineBatches, Several, StreamBatches
 from unpad.tasks.language.network import LanguageNetwork, State, detached
 from unpad.tasks.language.perplexity import perplexity
 from unpad.tasks.language.settings import LanguageTraining
@@ -16,6 +17,8 @@ from unpad.tasks.module import rate_at
 from unpad.tasks.task_module import TaskModule
 
 Batches = StreamBatches | LineBatches
+AT_ONCE = 16
+"""Batches that Lightning is given at a time: its own work for one is a tenth of a small step."""
 
 
 class LanguageModule(TaskModule):
@@ -33,10 +36,10 @@ class LanguageModule(TaskModule):
         valid: Batches | None,
     ) -> None:
         super().__init__()
+        self.automatic_optimization = False
         self.model, self.settings = network, settings
         self.train_data, self.valid_data = train, valid
         self.state: State | None = None
-        self.scale = 1.0
 
     def on_train_epoch_start(self) -> None:
         """Start from a state of zeros."""
@@ -46,15 +49,29 @@ class LanguageModule(TaskModule):
         """Start from a state of zeros; that of training is not needed again."""
         self.state = None
 
-    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        """Mean loss of one batch; by what it is multiplied, its gradient learns later."""
-        ids, targets = batch
-        loss, state = self.model(ids, targets, self.state)
-        self.state = detached(state) if self.train_data.carried else None
-        self.measure("fit", loss.detach() * len(targets), len(targets))
-        per_row = self.settings.loss_per == "sequence"
-        self.scale = len(targets) / ids.batch_size if per_row else 1.0
-        return loss
+    def training_step(self, batch: list[Batch], batch_idx: int) -> None:
+        """An update of the weights for each of some batches."""
+        optimizer: Any = self.optimizers()
+        schedule: Any = self.lr_schedulers()
+        state, by_step = self.state, self.settings.schedule == "cosine"
+        for ids, targets in batch:
+            optimizer.zero_grad()
+            loss, after = self.model(ids, targets, state)
+            loss.backward()
+            per_row = self.settings.loss_per == "sequence"
+            self._clip(optimizer.optimizer, len(targets) / ids.batch_size if per_row else 1.0)
+            optimizer.step()
+            if by_step:
+                schedule.step()
+            self.measure("fit", loss.detach() * len(targets), len(targets))
+            state = detached(after) if self.train_data.carried else None
+        self.state = state
+        if not by_step and self.trainer.is_last_batch:
+            schedule.step()
+
+    def inputs_of(self, batch: list[Batch]) -> list[Ragged]:
+        """The ids read."""
+        return [ids for ids, _ in batch]
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Plain cross-entropy."""
@@ -98,15 +115,10 @@ class LanguageModule(TaskModule):
         ]
         return torch.optim.AdamW(groups, lr=settings.learning_rate, fused=True)
 
-    def configure_gradient_clipping(
-        self,
-        optimizer: torch.optim.Optimizer,
-        gradient_clip_val: float | None = None,
-        gradient_clip_algorithm: str | None = None,
-    ) -> None:
+    def _clip(self, optimizer: torch.optim.Optimizer, scale: float) -> None:
         """Scale and clip all gradients at once, in the optimizer's own pass where it is ours."""
         held = gradients(self.model.parameters())
-        factor = clipped(held, self.scale, float(gradient_clip_val or 0))
+        factor = clipped(held, scale, self.settings.clip)
         if isinstance(optimizer, Descent):
             optimizer.factor = factor
         elif factor != 1.0:
@@ -114,10 +126,10 @@ class LanguageModule(TaskModule):
                 gradient.mul_(factor)
 
     def train_dataloader(self) -> Any:
-        """Batches of the current epoch."""
+        """Batches of the current epoch, some at a time."""
         if isinstance(self.train_data, LineBatches):
             self.train_data.budget.set_epoch(self.current_epoch)
-        return self.train_data
+        return Several(self.train_data, AT_ONCE)
 
     def val_dataloader(self) -> Any:
         """Validation batches, always the same."""

@@ -16,7 +16,7 @@ from unpad.tasks.callbacks import Watcher
 from unpad.tasks.language.batches import LineBatches, StreamBatches
 from unpad.tasks.language.model import LanguageModel, Rows
 from unpad.tasks.language.module import Batches, LanguageModule
-from unpad.tasks.language.reading import evaluate_texts
+from unpad.tasks.language.reading import WINDOW, evaluate_texts
 from unpad.tasks.language.settings import LanguageSettings, LanguageTraining
 from unpad.tasks.model_files import CONFIG
 from unpad.tasks.recorder import Recorder, file_facts, totals
@@ -123,7 +123,9 @@ def _batches(
 ) -> Batches:
     (ids, offsets), start = data, model.vocabulary.end
     if model.settings.sequences == "stream":
-        return StreamBatches(ids, start, settings.batch, settings.steps)
+        # Without a gradient to truncate, longer windows give the same losses in fewer calls.
+        longer = WINDOW // settings.batch if seed is None else 0
+        return StreamBatches(ids, start, settings.batch, max(settings.steps, longer))
     return LineBatches(
         ids, offsets, start, tokens=settings.batch_tokens, lines=settings.batch, seed=seed
     )
