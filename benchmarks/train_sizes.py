@@ -23,6 +23,7 @@ def main() -> None:
     parser = arguments(
         __doc__,
         seconds=3.0,
+        pieces=True,
         cells=["LSTM"],
         widths=[32, 64, 128, 256, 512],
         batches=[32, 128],
@@ -43,7 +44,8 @@ def main() -> None:
         rows.append({"lengths": spread, **row})
         print(f"{spread:15}{cell:5}{width:4}{table_line(row, RIVALS)}", flush=True)
     if not options.no_save:
-        save("train_sizes", rows)
+        by = ("lengths", "cell", "width", "batch", "threads")
+        save("train_sizes", rows, keep=options.keep, by=by)
 
 
 if __name__ == "__main__":
