@@ -11,8 +11,7 @@ namespace unpad {
 namespace UNPAD_TIER {
 
 // sum_j f(x[j], ...)[k] for j < n and k < count, each in four chains of lanes (one alone would wait
-// for its own additions) and then across them; `f` gives `count` vectors of vectors, the tail
-// masked.
+// for its own additions) and then across them; `f` gives `count` vectors, the tail masked.
 template <class T, int count, class F, class... X>
 inline void sums_along(int64_t n, T* sums, F f, const X*... x) {
     using V = typename Lanes<T>::Vec;

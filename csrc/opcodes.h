@@ -110,11 +110,17 @@ struct OpInfo {
     Rule rule;
 };
 
-inline constexpr int kMostArgs = 4;
 inline constexpr OpInfo kOps[] = {
 #define UNPAD_OP(name, least, most, rule) {#name, least, most, Rule::rule},
     UNPAD_OPCODES(UNPAD_OP)
 #undef UNPAD_OP
 };
+
+// Of any instruction.
+inline constexpr int kMostArgs = [] {
+    int most = 0;
+    for (const OpInfo& op : kOps) most = op.most_args > most ? op.most_args : most;
+    return most;
+}();
 
 }  // namespace unpad

@@ -13,7 +13,7 @@ from unpad import Cell
 from unpad.compiler import build
 from unpad.compiler.build import compile_cell
 from unpad.compiler.step import Step
-from unpad.engine import choose
+from unpad.engine import choose, native_engine
 from unpad.engine.autograd import _StepCell
 
 
@@ -138,3 +138,44 @@ def test_biases_are_added_once_a_run() -> None:
     made = compiled(unpad.nn.LSTMCell(3, 4))
     assert len(made.step.shared_widths) == 1
     assert made.step.shared_widths == [16]
+
+
+class GainsAndBiases(Cell):
+    """Sums of elementwise products, wide and narrow, in the order that ``total`` gives them."""
+
+    input_size, state_size = 4, 5
+
+    def __init__(self, total) -> None:
+        super().__init__()
+        self.total = total
+        self.gain, self.bias = nn.Parameter(torch.randn(5)), nn.Parameter(torch.randn(5))
+        self.one = nn.Parameter(torch.randn(1))
+
+    def forward(self, x, h):
+        narrow = x[:, :1] * x[:, 1:2], x[:, 2:3], x[:, 3:4] * h[:, :1]
+        h = torch.tanh(self.total(h * self.gain, *narrow, self.bias, self.one))
+        return h, h
+
+
+@pytest.mark.parametrize("engine", ["torch", *["native"] * native_engine.available()])
+@pytest.mark.parametrize(
+    "total",
+    [
+        lambda wide, a, b, c, bias, one: (a + wide) + b,
+        lambda wide, a, b, c, bias, one: (wide + a) + one + b,
+        lambda wide, a, b, c, bias, one: (a + wide) + (c + bias),
+        lambda wide, a, b, c, bias, one: one + (b + wide) + a + bias,
+        lambda wide, a, b, c, bias, one: ((a + wide) + b) + (c + one),
+    ],
+)
+def test_a_sum_of_elementwise_products_is_the_same_in_any_order(total, engine: str) -> None:
+    cell = GainsAndBiases(total).double()
+    x, offsets, state = oracle.batch(cell, [2, 0, 4, 1])
+    with unpad.engine(engine):
+        actual = oracle.outcome(choose.run, cell, x, offsets, state)
+    oracle.assert_same(actual, oracle.expected(cell, x, offsets, state), 1e-10)
+
+
+def test_the_biases_of_two_norms_are_one() -> None:
+    step = compiled(unpad.nn.LayerNormLSTMCell(3, 4)).step
+    assert sorted(step.shared_widths) == [4, 4, 16, 16, 16]  # of c; two gains, one sum of biases

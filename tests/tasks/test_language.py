@@ -93,7 +93,7 @@ def rows_of(run: Path) -> list[dict[str, Any]]:
 def test_a_stopped_run_resumes_to_the_same_bits(
     data: Path, model: dict[str, Any], training: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("unpad.tasks.language.module.AT_ONCE", 3)  # a short epoch has a middle
+    monkeypatch.setattr("unpad.tasks.language.module.AT_ONCE", 120)  # a short epoch has a middle
     straight = job(data, "straight", replace(BRIEF, **training), **model)
     first = train_language_model(straight)
     broken = replace(straight, out=data.parent / "broken")

@@ -21,7 +21,7 @@ class StreamBatches:
 
     The stream is cut into ``rows`` pieces whose lengths differ by one at most, and all are read at
     once, ``steps`` tokens at a time: no token is left out, none is read twice, nothing is padded.
-    ``start`` is the token before the first.
+    ``start`` is the token before the first, ``most`` the tokens that a batch has at most.
 
     >>> windows = StreamBatches(torch.tensor([5, 6, 7, 8, 9]), start=1, rows=2, steps=2)
     >>> [(ids.lengths.tolist(), ids.values.tolist(), targets.tolist()) for ids, targets in windows]
@@ -33,6 +33,7 @@ class StreamBatches:
     def __init__(self, ids: Tensor, start: int, rows: int, steps: int) -> None:
         rows = max(1, min(rows, len(ids)))
         self.inputs, self.targets, self.steps = shifted(ids, start), ids, steps
+        self.most = rows * steps
         short, longer = divmod(len(ids), rows)
         self.lengths = torch.full((rows,), short)
         self.lengths[:longer] += 1
@@ -76,6 +77,7 @@ class LineBatches:
         seed: int | None,
     ) -> None:
         self.inputs, self.targets = Ragged(shifted(ids, start), offsets), Ragged(ids, offsets)
+        self.most = tokens
         self.budget = TokenBudgetBatchSampler(
             offsets.diff().numpy(), tokens, lines, shuffle=seed is not None, seed=seed or 0
         )

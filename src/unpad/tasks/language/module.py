@@ -17,8 +17,10 @@ from unpad.tasks.module import rate_at
 from unpad.tasks.task_module import TaskModule
 
 Batches = StreamBatches | LineBatches
-AT_ONCE = 16
-"""Batches that Lightning is given at a time: its own work for one is a tenth of a small step."""
+AT_ONCE = 6_400
+"""Tokens that Lightning is given at a time, in as many batches: its own work for one is a tenth of
+a small step. Where a step is long, each is given alone: Lightning looks for a signal between them.
+"""
 
 
 class LanguageModule(TaskModule):
@@ -129,7 +131,7 @@ class LanguageModule(TaskModule):
         """Batches of the current epoch, some at a time."""
         if isinstance(self.train_data, LineBatches):
             self.train_data.budget.set_epoch(self.current_epoch)
-        return Several(self.train_data, AT_ONCE)
+        return Several(self.train_data, max(1, AT_ONCE // self.train_data.most))
 
     def val_dataloader(self) -> Any:
         """Validation batches, always the same."""
