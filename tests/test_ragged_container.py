@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, default_collate
 
+import unpad
 from unpad.errors import ArgumentError, ArgumentTypeError, RowIndexError, UnpadError
 from unpad.ragged import Ragged, as_lengths
 
@@ -251,6 +252,39 @@ def test_one_window_may_be_of_any_width() -> None:
     (whole,) = ragged.chunks(10**20)
     assert whole.equal(ragged)
     assert not list(Ragged(torch.zeros(0), [0, 0]).chunks(10**20))
+
+
+@pytest.mark.parametrize("place", [0, 1, 3])
+def test_offsets_changed_in_place_are_found_before_anything_is_written(place: int) -> None:
+    """torch's repeat_interleave writes past a size that its counts do not add up to."""
+    ragged = Ragged.from_list([torch.randn(n, 3) for n in (2, 0, 4)])
+    ragged.offsets[place] = 100 if place < 3 else 1
+    with pytest.raises(ArgumentError, match=r"`offsets`.*in place"):
+        ragged.to_padded()
+    with pytest.raises(ValueError, match="offsets"):
+        unpad.nn.LSTM(3, 4)(ragged)
+
+
+def test_lengths_whose_sum_wraps_around_do_not_add_up() -> None:
+    with pytest.raises(ArgumentError, match=r"`lengths`.*allowed: lengths that add up to 3"):
+        Ragged.from_lengths(torch.randn(3, 2), [2**62] * 4 + [3])
+    with pytest.raises(ArgumentError, match=r"`lengths`.*2\*\*63"):
+        Ragged.repeat_like(torch.zeros(5, 2), [2**62] * 4 + [3])
+
+
+def test_a_mask_of_an_array_is_not_lost() -> None:
+    holes = np.ma.masked_equal([[1.0], [0.0], [2.0]], 0)
+    for given in (holes, list(holes)):
+        with pytest.raises(ArgumentError, match=r"sequences\[1\].*filled"):
+            Ragged.from_list([np.ones((2, 1)), given])
+    with pytest.raises(ArgumentError, match=r"`lengths`.*filled"):
+        as_lengths(np.ma.masked_equal([1, 0], 0))
+    assert Ragged.from_list([np.ma.masked_equal([[1.0]], 0)]).to_list()[0].tolist() == [[1.0]]
+
+
+def test_sparse_lengths_are_refused_in_words() -> None:
+    with pytest.raises(ArgumentTypeError, match=r"`lengths`.*to_dense"):
+        as_lengths(torch.tensor([2, 0, 3]).to_sparse())
 
 
 def test_offsets_are_a_copy_of_what_was_given() -> None:

@@ -35,7 +35,7 @@ def test_an_int_gives_a_row_and_iterating_gives_all(lengths: list[int]) -> None:
     assert [ragged[i].tolist() for i in range(-len(ragged), 0)] == rows
     assert [ragged[np.int64(i)].tolist() for i in range(len(ragged))] == rows
     assert [ragged[torch.tensor(i)].tolist() for i in range(len(ragged))] == rows
-    for outside in (len(ragged), -len(ragged) - 1):
+    for outside in (len(ragged), -len(ragged) - 1, 2**70):
         with pytest.raises(RowIndexError, match=f"got {outside}"):
             ragged[outside]
     assert issubclass(RowIndexError, IndexError)

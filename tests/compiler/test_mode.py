@@ -475,3 +475,17 @@ def test_a_hook_of_every_module_is_seen() -> None:
         torch.testing.assert_close(layer(x)[0], wanted)
     finally:
         hook.remove()
+
+
+def test_a_global_that_is_called_as_an_attribute_is_another_matter(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Scripts have globals such as `scale` or `map`, and change them at every step."""
+    cell = Chosen().double()
+    assert_current(cell)
+    traces = unpad.trace_count()
+    for number in range(3):
+        monkeypatch.setitem(globals(), "scale", number)
+        monkeypatch.setitem(globals(), "function", number)
+        assert_current(cell)
+    assert unpad.trace_count() == traces

@@ -142,6 +142,47 @@ class Normalizes(Own):
         return h, h
 
 
+class NormalizesAndCounts(Normalizes):
+    """Its statistics are kept as well: a buffer counts the calls before anything is mixed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(3)
+
+
+class CentersByTheBatch(MeanOfBatch):
+    """The same by hand: means of the batch, and a buffer that follows them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(3))
+
+    def forward(self, x, h):
+        self.mean.mul_(0.9).add_(x.detach().mean(0), alpha=0.1)
+        return super().forward(x, h)
+
+
+class Flips(Own):
+    says = ("aten.flip", "mixes rows")
+
+    def forward(self, x, h):
+        return super().forward(x, h.flip(0, 1))
+
+
+class Rolls(Own):
+    says = ("aten.roll", "mixes rows")
+
+    def forward(self, x, h):
+        return super().forward(x, h.roll(1, 0))
+
+
+class RollsAll(Own):
+    says = ("aten.roll", "mixes rows")
+
+    def forward(self, x, h):
+        return super().forward(x, h.roll(1))
+
+
 class DividesByRows(Own):
     says = ("", "depends on the number of rows")
 
@@ -433,7 +474,12 @@ def test_spectral_norm_trains_and_evaluates() -> None:
     assert_current(cell)
 
 
-@pytest.mark.parametrize("make", [MeanOfBatch, Normalizes], ids=lambda c: c.__name__)
+MIXING = [
+    MeanOfBatch, CentersByTheBatch, Normalizes, NormalizesAndCounts, Flips, Rolls, RollsAll,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("make", MIXING, ids=lambda c: c.__name__)
 def test_a_cell_that_mixes_rows_is_an_error(make) -> None:
     """Its results would depend on who else is alive in the batch, which no engine can mend."""
     operation, reason = make.says

@@ -96,6 +96,8 @@ def test_steps_in_any_order_are_gathered_and_sorted_by_time(
 def test_times_may_be_dates(tmp_path: Path) -> None:
     text = "time,value\n2026-01-02 00:00:00,2\n2026-01-01 12:00:00,1\n"
     assert series(read(write(tmp_path / "a.csv", text))) == [[[1.0], [2.0]]]
+    zones = "time,value\n2026-01-01T00:00:00Z,3\n2026-01-01T01:00:00+02:00,2\n"
+    assert series(read(write(tmp_path / "b.csv", zones))) == [[[2.0], [3.0]]]
 
 
 def test_semicolons_and_windows_line_ends_are_read(tmp_path: Path) -> None:
@@ -192,6 +194,7 @@ def refusal(path: Path, roles: Roles | None = None) -> str:
     ("name", "text", "start"),
     [
         ("a.jsonl", '{"x": [1]}\n{"x": [1\n', "line 2: not valid JSON"),
+        ("a.jsonl", '{"x": ' + "[" * 100_000, "line 1: not valid JSON"),
         ("a.jsonl", "[1, 2]\n", "line 1: the line is a list, not an object"),
         ("a.jsonl", '{"x": [1]}\n\n{"y": 1}\n', "line 3, column `x`: the sequence is missing"),
         ("a.jsonl", '{"x": [[1, 2], [3]]}', "line 1, column `x`: step 1 has 1 features"),

@@ -15,6 +15,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
 from tasks.conftest import sequences
+from unpad.engine import choose
 from unpad.errors import ArgumentError, ArgumentTypeError
 from unpad.ragged import Ragged
 from unpad.tasks import SequenceClassifier
@@ -149,11 +150,32 @@ ONE = np.ones((2, 3))
         ({"a": ONE, "b": ONE}, [0, 1], ArgumentTypeError, "`X`: got a dict; allowed: a list of"),
         ({0: ONE, 1: ONE}, [0, 1], ArgumentTypeError, "`X`: got a dict; allowed: a list of"),
         ([], [], ValueError, "no sequence to train on"),
+        (["a", None], [0, 1], ArgumentTypeError, r"X\[1\].*NoneType, X\[0\] is a text"),
+        (np.array(3.0), [0, 1], ArgumentTypeError, "`X`: got a ndarray"),
+        ([ONE, np.ma.masked_less(np.arange(6.0), 2)], [0, 1], ArgumentError, r"X\[1\].*filled"),
     ],
 )
 def test_bad_input_is_refused_in_words(X: Any, y: Any, error: Any, message: str) -> None:
     with pytest.raises(error, match=message):
         SequenceClassifier(**QUICK).fit(X, y)
+
+
+def test_a_machine_without_the_native_engine_is_told_so_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The trainer is told to be quiet, and its lines are the nearest that are not ours."""
+    monkeypatch.setattr(choose.native_engine, "_missing", "built without it")
+    monkeypatch.setattr(choose, "_warned", set())
+    with pytest.warns(RuntimeWarning, match="torch engine") as caught:
+        SequenceClassifier(**QUICK).fit([ONE, ONE * 2] * 4, [0, 1] * 4)
+    assert len(caught) == 1
+    assert caught[0].filename == __file__
+
+
+def test_labels_to_score_are_as_many_as_the_sequences() -> None:
+    fitted = SequenceClassifier(**QUICK).fit([ONE, ONE * 2] * 4, [0, 1] * 4)
+    with pytest.raises(ArgumentError, match="`y`: got 2 labels; allowed: 3"):
+        fitted.score([ONE] * 3, [0, 1])
 
 
 def test_bad_parameters_are_refused_at_fit() -> None:

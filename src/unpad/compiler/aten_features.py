@@ -202,9 +202,16 @@ def _unbind(low: Lowering, a: Row, axis: int = 0) -> list[Row]:
     return [_select(low, a, axis, i) for i in range(a.dims[axis_of(a.dims, axis)].n)]
 
 
+def _keeps_rows(low: Lowering, a: Row, axis: int) -> None:
+    """A row by its number may be meant for each of them in turn; another order never is."""
+    if a.dims[axis_of(a.dims, axis)].rows:
+        raise low.refuse("mixes rows: it gives them another order")
+
+
 @rule("flip")
 def _flip(low: Lowering, a: Row, axes: Sequence[int]) -> Row:
     for axis in axes:
+        _keeps_rows(low, a, axis)
         a = _columns(low, a, axis, range(a.dims[axis_of(a.dims, axis)].n - 1, -1, -1))
     return a
 
@@ -212,8 +219,9 @@ def _flip(low: Lowering, a: Row, axes: Sequence[int]) -> Row:
 @rule("roll")
 def _roll(low: Lowering, a: Row, shifts: Sequence[int], axes: Sequence[int] = ()) -> Row:
     if not axes:
-        raise low.refuse("rolls over all axes, rows too")
+        raise low.refuse("mixes rows: it rolls over the batch")
     for shift, axis in zip(shifts, axes, strict=True):
+        _keeps_rows(low, a, axis)
         n = a.dims[axis_of(a.dims, axis)].n
         a = _columns(low, a, axis, [(i - shift) % n for i in range(n)])
     return a

@@ -25,7 +25,7 @@ from unpad.compiler.partition import partition
 from unpad.compiler.schedule import Recurrence, Scheduled, Work, schedule
 from unpad.compiler.simplify import simplify
 from unpad.compiler.step import Step
-from unpad.compiler.trace import Leaf, Refused, Trace, find_leaves, line_of, record
+from unpad.compiler.trace import Leaf, MixesRows, Refused, Trace, find_leaves, line_of, record
 
 # Numbers of rows for the two traces whose steps must be equal: primes, so that an axis of rows is
 # known by its size. Those that divide a size of the cell are left out.
@@ -348,8 +348,13 @@ def _compile(cell: nn.Module, x: Tensor, state: nest.Nest) -> Compiled:
         try:
             lowered = [Lowering(trace, x.dtype) for trace in traces]
             steps = [low.run() for low in lowered]
-        except Refused as refused:
+            if traces[0].refused is not None:
+                raise traces[0].refused
+        except MixesRows as refused:
             failure = refused
+            continue
+        except Refused as refused:
+            failure = traces[0].refused or refused
             continue
         if any(node.width == 0 for node in steps[0].graph.nodes):
             raise Refused("a value of no features")

@@ -7,7 +7,9 @@ Tensors are no part of it: they are read anew at every run.
 
 from __future__ import annotations
 
+import dis
 import functools
+import itertools
 import weakref
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, cast
@@ -208,9 +210,9 @@ _DEFAULTS = ("__defaults__", "__kwdefaults__")
 def _globals(function: Any) -> list[tuple[str, Any]]:
     """What a function names of its globals; of a module or class among them, the names it takes."""
     outside = getattr(function, "__globals__", {})
-    names = _names(getattr(function, "__code__", None))
+    here, names = _names(getattr(function, "__code__", None))
     found: list[tuple[str, Any]] = []
-    for name in names:
+    for name in here:
         value = outside.get(name)
         if isinstance(value, (type, ModuleType)):
             found += [(f"{name}.{k}", _frozen(v)) for k, v in _taken(value, names)]
@@ -219,20 +221,30 @@ def _globals(function: Any) -> list[tuple[str, Any]]:
     return found
 
 
-def _names(code: CodeType | None) -> tuple[str, ...]:
-    """The names in a function's code and in those within it: lambdas, comprehensions."""
+def _names(code: CodeType | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Names of globals in a function's code, and all names: in lambdas and comprehensions too.
+
+    An attribute may be called as a global that the function does not read.
+    """
     if code is None:
-        return ()
+        return (), ()
     # By identity: a code object's own hash and comparison go through all that it holds.
     known = _named.get(id(code))
     if known is None:
-        inner = [name for c in code.co_consts if isinstance(c, CodeType) for name in _names(c)]
-        known = _named[id(code)] = code, tuple(dict.fromkeys((*code.co_names, *inner)))
+        inner = [_names(c) for c in code.co_consts if isinstance(c, CodeType)]
+        read = [i.argval for i in dis.get_instructions(code) if i.opname in _READS_A_GLOBAL]
+        here = itertools.chain(read, *(names for names, _ in inner))
+        all_names = itertools.chain(code.co_names, *(names for _, names in inner))
+        known = code, (tuple(dict.fromkeys(here)), tuple(dict.fromkeys(all_names)))
+        _named[id(code)] = known
     return known[1]
 
 
+_READS_A_GLOBAL = frozenset({"LOAD_GLOBAL", "LOAD_NAME"})
+
+
 # With the code, so that no other is made at its address.
-_named: dict[int, tuple[CodeType, tuple[str, ...]]] = {}
+_named: dict[int, tuple[CodeType, tuple[tuple[str, ...], tuple[str, ...]]]] = {}
 
 
 def _taken(source: Any, names: tuple[str, ...]) -> list[tuple[str, Any]]:

@@ -91,6 +91,7 @@ class Trace:
     shapes: dict[int, tuple[int, ...]]
     dtypes: dict[int, torch.dtype]
     kept: list[tuple[str, Ref]] = field(default_factory=list)
+    refused: Refused | None = None
 
 
 class _NoEscape(TorchFunctionMode):
@@ -161,32 +162,41 @@ class _Recorder(TorchDispatchMode):
         refs, ref_kwargs = pytree.tree_map(self.ref, (args, kwargs))
         if "batch_norm" in name and any(flag is True for flag in args):
             raise MixesRows(f"{func} at {where} mixes rows: its statistics are the batch's")
-        if func._schema.is_mutable:
-            self._check_mutation(func, args, where)
+        if func._schema.is_mutable and self._writes_outside(func, args, where):
+            return args[0]
         out = func(*args, **kwargs)
         results = tuple(self.name(r) for r in pytree.tree_leaves(out) if isinstance(r, Tensor))
         self.records.append(Record(func, refs, ref_kwargs, results, torch.is_grad_enabled(), where))
         return out
 
-    def _check_mutation(self, func: Any, args: tuple[Any, ...], where: str) -> None:
+    def _writes_outside(self, func: Any, args: tuple[Any, ...], where: str) -> bool:
+        """Whether a tensor from outside is changed: `Trace.refused`, and not done meanwhile.
+
+        What the cell does besides may mix rows, which is worse (batch norm counts its calls).
+        """
         if not func.overloadpacket.__name__.endswith("_"):
             raise Refused(f"{func} at {where}: it writes into a tensor that it is given")
         target = args[0]
-        ref = self.ref(target)
-        if isinstance(ref, LeafRef) or ref.number < self.inputs:
-            raise Refused(
-                f"{func} at {where}: an in-place change of a tensor from outside the cell"
-            )
+        text = f"{func} at {where}: an in-place change of a tensor from outside the cell"
+        outside = self._from_outside(target)
         storage = target.untyped_storage().data_ptr()
         for other in [*self.keep, *self.leaves]:
             shares = other is not target and other.untyped_storage().data_ptr() == storage
-            if shares and id(other) not in self.stale and _overlap(target, other):
+            if not outside and shares and id(other) not in self.stale and _overlap(target, other):
                 text = f"{func} at {where}: an in-place change of a tensor that shares memory"
-                if not isinstance(self.ref(other), Ref) or self.ref(other).number < self.inputs:
-                    raise Refused(text)
-                self.stale[id(other)] = text
+                outside = self._from_outside(other)
+                if not outside:
+                    self.stale[id(other)] = text
+        if outside:
+            self.refused = self.refused or Refused(text)
+        return outside
+
+    def _from_outside(self, tensor: Tensor) -> bool:
+        ref = self.ref(tensor)
+        return isinstance(ref, LeafRef) or ref.number < self.inputs
 
     inputs: int = 0
+    refused: Refused | None = None
 
 
 _MODULE_FIELDS = frozenset(vars(nn.Module()))
@@ -266,7 +276,12 @@ def record(cell: nn.Module, x: Tensor, state: Any) -> Trace:
         _NoEscape(),
         recorder,
     ):
-        output, new_state = cell(x, state)
+        try:
+            output, new_state = cell(x, state)
+        except Exception as error:  # perhaps since it went on without the change
+            if recorder.refused is None or isinstance(error, MixesRows):
+                raise
+            raise recorder.refused from None
     new_flat = nest.leaves(new_state)
     if not nest.same_form(state, new_state):
         raise Refused(
@@ -287,6 +302,7 @@ def record(cell: nn.Module, x: Tensor, state: Any) -> Trace:
         shapes=recorder.shapes,
         dtypes=recorder.dtypes,
         kept=list(_kept(cell, recorder)),
+        refused=recorder.refused,
     )
 
 

@@ -54,7 +54,7 @@ def _object(line: bytes, number: int, path: str) -> dict[str, Any]:
         row: object = json.loads(line)
         if b"\\u" in line:  # half of a pair of escapes is no character
             json.dumps(row, ensure_ascii=False).encode()
-    except (json.JSONDecodeError, UnicodeError) as error:
+    except (json.JSONDecodeError, UnicodeError, RecursionError) as error:
         raise DataError(
             path, f"not valid JSON ({error})", "write one JSON object a line", place=place
         ) from None

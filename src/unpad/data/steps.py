@@ -174,7 +174,7 @@ def _is_number(cell: Any) -> bool:
 
 
 def _moments(column: pa.Array, name: str, source: Source) -> Any:
-    for kind in (pa.float64(), pa.timestamp("ns")):
+    for kind in (pa.float64(), pa.timestamp("ns"), pa.timestamp("ns", "UTC")):
         with contextlib.suppress(pa.ArrowInvalid):
             return pc.cast(column, kind).to_numpy(zero_copy_only=False)
     raise DataError(

@@ -20,6 +20,7 @@ from unpad.compiler.ops import OPERATIONS
 from unpad.compiler.schedule import Scheduled
 from unpad.compiler.step import Step
 from unpad.engine import eager
+from unpad.engine.memory import in_full, in_rows
 from unpad.engine.precision import product
 from unpad.engine.torch_engine import Columns, Frame, Placed
 
@@ -173,7 +174,7 @@ def _backward(
         for state, wants, lives in zip(initial, states, alive, strict=True)
     ]
     sums = [x.new_empty(shape) for shape in backward.shapes]
-    arriving = [_rows(g) if isinstance(g, Tensor) else g for g in (d_output, *d_states)]
+    arriving = [in_rows(g) if isinstance(g, Tensor) else g for g in (d_output, *d_states)]
     frame = Frame(
         offsets=call.offsets,
         direction=-call.direction,
@@ -182,7 +183,7 @@ def _backward(
         matrices=[matrices[m] for m, _ in scheduled.matrices],
         flipped=scheduled.flipped,
         accumulators=sums,
-        initial=[None if g is None else g.contiguous() for g in compress(d_final, alive)],
+        initial=[None if g is None else in_full(g) for g in compress(d_final, alive)],
         final=list(compress(d_initial, alive)),
         precision=call.precision,
         begins=call.begins,
@@ -193,14 +194,6 @@ def _backward(
         for weight, place in zip(tensors[1 + count :], backward.places, strict=True)
     ]
     return [d_x, *d_initial, *d_weights]
-
-
-def _rows(grad: Tensor) -> Tensor:
-    """Unit column stride, which an expanded gradient (of a sum) has not."""
-    if grad.stride(-1) == 1:
-        return grad
-    # contiguous() would leave an empty gradient with the strides that it has.
-    return grad.clone(memory_format=torch.contiguous_format)
 
 
 # -- replay ----------------------------------------------------------------------------------------

@@ -10,7 +10,6 @@ import warnings
 import weakref
 from collections.abc import Callable, Generator
 from contextvars import ContextVar
-from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -22,6 +21,7 @@ from unpad.compiler.build import Compiled, compile_cell
 from unpad.compiler.schedule import Scheduled
 from unpad.compiler.trace import MixesRows, Refused, without_autocast
 from unpad.engine import autograd, eager, lean, native_engine, randomness, torch_engine
+from unpad.engine.memory import in_rows, resolved
 from unpad.engine.precision import autocast_rounds
 from unpad.errors import ArgumentError, quoted
 from unpad.nest import Nest, leaves, map_leaves, rebuild
@@ -129,7 +129,7 @@ def _run(
     found = _glanced(cell, x, flat) or _run_once(cell, x, state)
     if isinstance(found, Refused):
         return _uncompiled(cell, found, x, offsets, state, **ways)
-    compiled, (matrices, terms) = found
+    compiled, (matrices, terms) = found[0], map(resolved, found[1])
     rounded = rounds(x, precision)
     if working_dtype(x) is not x.dtype:
         x, matrices = x.float(), [t.float() for t in matrices]
@@ -148,9 +148,9 @@ def _run(
         noises=noises,
         precision="bfloat16" if rounded else "float32",
     )
-    x = _unit_columns(_formed(x, (x.shape[0], step.x_width), x.dtype))
+    x = in_rows(_formed(x, (x.shape[0], step.x_width), x.dtype))
     widths = zip(flat, step.state_widths, strict=True)
-    initial = [_formed(leaf, (leaf.shape[0], width), x.dtype) for leaf, width in widths]
+    initial = resolved([_formed(leaf, (leaf.shape[0], width), x.dtype) for leaf, width in widths])
     if fast:
         results = autograd.run(call, x, initial, matrices, terms)
     else:
@@ -247,13 +247,6 @@ def _formed(value: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor
     if value.shape != shape:
         value = value.reshape(shape)
     return value if value.dtype is dtype else value.to(dtype)
-
-
-def _unit_columns(x: Tensor) -> Tensor:
-    if x.stride(-1) == 1 or x.shape[-1] == 1:
-        return x
-    # contiguous() would leave an empty tensor with the strides that it has.
-    return x.clone(memory_format=torch.contiguous_format)
 
 
 def _native_takes(x: Tensor, name: str) -> bool:
@@ -436,11 +429,16 @@ def _warn_once(text: str, category: type[Warning]) -> None:
         _warned.add(text)
 
 
+_FRAMEWORKS = ("unpad", "torch", "lightning", "pytorch_lightning", "lightning_fabric")
+
+
 def _level_of_the_caller() -> int:
-    """How far up the stack the first frame stands that is neither ours nor torch's."""
-    ours = (str(Path(__file__).parents[1]), str(Path(torch.__file__).parent))
+    """How far up the stack the first frame stands that is neither ours nor a framework's.
+
+    A trainer silences what points at its own lines.
+    """
     frame, level = inspect.currentframe(), 0
-    while frame is not None and frame.f_code.co_filename.startswith(ours):
+    while frame is not None and frame.f_globals.get("__name__", "").split(".")[0] in _FRAMEWORKS:
         frame, level = frame.f_back, level + 1
     return level
 

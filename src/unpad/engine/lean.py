@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from unpad.engine import autograd
+from unpad.engine.memory import lies_in_rows
 from unpad.engine.randomness import compact, compact_bytes, drawn, rows
 from unpad.engine.stretches import Alloc, Stretch, Workspace, cut
 from unpad.engine.torch_engine import Placed
@@ -341,6 +342,6 @@ class _Backward:
 
 def _arriving(grad: Tensor | None, stretch: Stretch) -> Tensor | Placed | None:
     """A gradient where it stands; an expanded one (of a sum) has no rows that an engine reads."""
-    if grad is None or grad.stride(-1) == 1:
-        return grad if grad is None else Placed(grad)
-    return stretch.tokens_of(grad)
+    if grad is None:
+        return None
+    return Placed(grad) if lies_in_rows(grad) else stretch.tokens_of(grad)

@@ -13,7 +13,15 @@ from torch.nn.utils.rnn import PackedSequence
 
 from unpad.errors import ArgumentError, ArgumentTypeError
 from unpad.ragged.core import Core
-from unpad.ragged.lengths import Integers, as_lengths, offsets_of, padded_positions, ranges, spread
+from unpad.ragged.lengths import (
+    Integers,
+    as_lengths,
+    offsets_of,
+    padded_positions,
+    ranges,
+    refuse_masked,
+    spread,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -308,6 +316,9 @@ def _as_row(number: int, row: Any) -> Tensor:
         raise ArgumentTypeError(
             "sequences", f"a Ragged in row {number}", "single sequences", "use Ragged.cat(batches)"
         )
+    steps = isinstance(row, (list, tuple)) and row and isinstance(row[0], np.ndarray)
+    for part in cast("list[Any]", row) if steps else [row]:
+        refuse_masked(part, f"sequences[{number}]")
     try:
         if isinstance(row, np.ndarray):
             return _from_array(cast("npt.NDArray[Any]", row))

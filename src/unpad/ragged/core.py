@@ -56,7 +56,7 @@ class Core:
         [tensor([1., 2.]), tensor([]), tensor([3.])]
         """
         checked = as_lengths(lengths)
-        total = int(checked.sum())
+        total = sum(checked.tolist())  # a tensor's sum of huge ones would wrap around
         if isinstance(values, Tensor) and values.dim() > 0 and total != len(values):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ArgumentError(
                 "lengths",

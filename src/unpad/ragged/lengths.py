@@ -74,6 +74,8 @@ def as_integers(numbers: Integers, *, argument: str) -> Tensor:
             "integers that are there: the meta device has shapes alone",
             "make them on the CPU, or pass a list",
         )
+    if found.layout is not torch.strided:
+        raise ArgumentTypeError(argument, numbers, "dense integers", f"use {argument}.to_dense()")
     if found.dim() != 1:
         raise ArgumentError(
             argument, numbers, "one dimension", "pass a flat list of integers, one a sequence"
@@ -129,7 +131,19 @@ def _is_scalar(number: object) -> bool:
     return isinstance(number, (Tensor, np.ndarray)) and number.ndim == 0
 
 
+def refuse_masked(array: object, argument: str) -> None:
+    """Raise ArgumentError for an array of which entries are masked: torch takes no mask along.
+
+    >>> refuse_masked(np.ma.masked_array([1, 2], mask=False), "x")
+    """
+    if np.ma.is_masked(array):
+        raise ArgumentError(
+            argument, array, "an array of which nothing is masked", "fill it: array.filled(value)"
+        )
+
+
 def _from_array(array: npt.NDArray[Any], argument: str) -> Tensor:
+    refuse_masked(array, argument)
     if array.dtype.kind not in "iufb" or (array.dtype.kind == "u" and _overflows(array)):
         shown = array if array.size > 16 else array.tolist()
         raise ArgumentTypeError(
@@ -190,6 +204,8 @@ def offsets_of(lengths: Tensor) -> Tensor:
     """
     offsets = torch.zeros(len(lengths) + 1, dtype=torch.int64, device="cpu")
     torch.cumsum(lengths, 0, out=offsets[1:])
+    if int(offsets.min()) < 0:  # the first sum that is too large wraps around to a negative one
+        raise ArgumentError("lengths", lengths, "fewer than 2**63 tokens", "look at the lengths")
     return offsets
 
 
@@ -199,7 +215,16 @@ def spread(per_row: Tensor, offsets: Tensor) -> Tensor:
     >>> spread(torch.tensor([7, 8, 9]), torch.tensor([0, 2, 2, 3]))
     tensor([7, 7, 9])
     """
-    return torch.repeat_interleave(per_row, offsets.diff(), output_size=int(offsets[-1]))
+    counts = offsets.diff()
+    # torch trusts the output size, and would write past it: offsets may have been changed in place.
+    if len(counts) and (int(offsets[0]) != 0 or int(counts.min()) < 0):
+        raise ArgumentError(
+            "offsets",
+            offsets,
+            "integers from 0 on that never decrease",
+            "make a new Ragged instead of changing the offsets of one in place",
+        )
+    return torch.repeat_interleave(per_row, counts, output_size=int(offsets[-1]))
 
 
 def rows_of(offsets: Tensor) -> Tensor:

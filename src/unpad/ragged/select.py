@@ -84,7 +84,9 @@ class Selection(Core):
                 "an int, a slice, integers [N] or a bool mask [B]",
                 "convert it to one of these",
             ) from None
-        row = int(self._in_range(torch.tensor([row], device="cpu")))
+        if not -self.batch_size <= row < self.batch_size:
+            raise self._no_row(row)
+        row %= self.batch_size
         return self.values[int(self.offsets[row]) : int(self.offsets[row + 1])]
 
     def _slice(self, index: slice) -> Self:
@@ -111,9 +113,13 @@ class Selection(Core):
         size = self.batch_size
         outside = (rows < -size) | (rows >= size)
         if bool(outside.any()):
-            allowed = f"{-size} to {size - 1}" if size else "nothing: the batch has no rows"
-            raise RowIndexError("index", int(rows[outside][0]), allowed, "look at len(ragged)")
+            raise self._no_row(int(rows[outside][0]))
         return torch.where(rows < 0, rows + size, rows)
+
+    def _no_row(self, row: int) -> RowIndexError:
+        size = self.batch_size
+        allowed = f"{-size} to {size - 1}" if size else "nothing: the batch has no rows"
+        return RowIndexError("index", row, allowed, "look at len(ragged)")
 
     def _select(self, rows: Tensor) -> Self:
         rows = self._in_range(rows)

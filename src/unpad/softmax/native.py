@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from unpad.engine import native_engine
+from unpad.engine.memory import in_full, in_rows
 from unpad.softmax import reference
 from unpad.softmax.reference import Head
 
@@ -51,7 +52,11 @@ class _Call:
 
 def _working(inputs: Tensors) -> Tensors:
     """bfloat16 numbers as float32: products round their operands, sums stay wide."""
-    return [None if t is None else t.float() if t.dtype.itemsize < 4 else t for t in inputs]
+
+    def one(t: Tensor) -> Tensor:
+        return in_rows(t.float() if t.dtype.itemsize < 4 else t)
+
+    return [None if t is None else one(t) for t in inputs]
 
 
 def _wanted(inputs: Tensors) -> list[bool]:
@@ -115,14 +120,14 @@ def _run(
 ) -> tuple[float, Tensor, Tensors]:
     """Return the scaled sum, the losses [T] and the gradient of each input that is wanted."""
     hidden: Any
-    hidden, *tensors = (None if t is None else _in_rows(t.detach()) for t in inputs)
+    hidden, *tensors = (None if t is None else t.detach() for t in inputs)
     head, target = call.head, call.target.contiguous()
     losses = hidden.new_empty(len(hidden))
     gradients: Tensors = [
         _empty_like(t) if want else None for t, want in zip([hidden, *tensors], wanted, strict=True)
     ]
     vector = isinstance(scales, Tensor)
-    held = scales.detach().to(hidden.dtype).contiguous() if isinstance(scales, Tensor) else None
+    held = in_full(scales.detach().to(hidden.dtype)) if isinstance(scales, Tensor) else None
     groups = head.grouping
     classes = 0 if groups is None else len(groups.sizes)
     frame = [len(hidden), hidden.shape[1], len(head.weight), classes]
@@ -145,11 +150,6 @@ def _run(
 
 def _address(tensor: Tensor | None) -> int:
     return 0 if tensor is None else tensor.data_ptr()
-
-
-def _in_rows(tensor: Tensor) -> Tensor:
-    """A tensor whose neighbour columns are neighbours in memory."""
-    return tensor if tensor.stride(-1) == 1 or tensor.shape[-1] == 1 else tensor.contiguous()
 
 
 def _empty_like(tensor: Any) -> Tensor:

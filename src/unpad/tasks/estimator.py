@@ -17,6 +17,7 @@ from unpad.data import SequenceTable
 from unpad.data.table import Source, make_table, number_lists, token_lists
 from unpad.errors import ArgumentError, ArgumentTypeError
 from unpad.ragged import Ragged
+from unpad.ragged.lengths import refuse_masked
 from unpad.tasks.atomic import write_json
 from unpad.tasks.prepare import Preparation
 from unpad.tasks.run_error import RunError
@@ -151,7 +152,9 @@ class SequenceClassifier(*dict.fromkeys((_Mixin, _Base))):
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Share of the sequences whose label is predicted, weighted by ``sample_weight`` [N]."""
-        labels = _as_labels(y)
+        labels, size = _as_labels(y), len(_rows(X))
+        if len(labels) != size:
+            raise _unequal(len(labels), size)
         return float(np.average(self.predict(X) == labels, weights=sample_weight))
 
     def save(self, folder: str | Path) -> None:
@@ -233,18 +236,25 @@ def _as_table(X: Any, labels: list[str] | None = None) -> SequenceTable:
     """Sequences of any accepted form as a table; labels must be as many."""
     kind, sequences = _as_arrow(X)
     if labels is not None and len(labels) != len(sequences):
-        raise ArgumentError(
-            "y", f"{len(labels)} labels", f"{len(sequences)}, one a sequence of X", "match them"
-        )
+        raise _unequal(len(labels), len(sequences))
     source = Source("X", "sequence", "X")
     return make_table(kind, sequences, source, places=range(len(sequences)), label=labels)
+
+
+def _unequal(labels: int, sequences: int) -> ArgumentError:
+    return ArgumentError("y", f"{labels} labels", f"{sequences}, one a sequence of X", "match them")
 
 
 def _as_arrow(X: Any) -> tuple[Any, pa.Array]:
     if isinstance(X, Ragged):
         X = X.to_list()
     rows = _rows(X)
-    if rows and all(isinstance(row, str) for row in rows):
+    texts = [isinstance(row, str) for row in rows]
+    if any(texts) and not all(texts):
+        at = texts.index(False)
+        given = f"a {type(rows[at]).__name__}, X[{texts.index(True)}] is a text"
+        raise ArgumentTypeError(f"X[{at}]", given, "texts or sequences throughout", "convert it")
+    if any(texts):
         return "text", pa.array(rows, pa.string())
     if rows and all(_is_tokens(row) for row in rows) and any(len(row) for row in rows):
         return "tokens", token_lists(cast("list[list[str]]", rows))
@@ -262,7 +272,8 @@ def _as_arrow(X: Any) -> tuple[Any, pa.Array]:
 
 def _rows(X: Any) -> list[Any]:
     """The sequences one by one; by number, as iterating over a data frame gives its columns."""
-    if not isinstance(X, (str, Mapping)) and hasattr(X, "__len__") and hasattr(X, "__getitem__"):
+    many = hasattr(X, "__len__") and hasattr(X, "__getitem__") and getattr(X, "ndim", 1) != 0
+    if many and not isinstance(X, (str, Mapping)):
         with contextlib.suppress(KeyError):
             return [X[i] for i in range(len(X))]
     raise ArgumentTypeError(
@@ -281,6 +292,7 @@ def _is_tokens(row: Any) -> bool:
 
 def _as_array(number: int, row: Any) -> npt.NDArray[np.float32]:
     argument, allowed = f"X[{number}]", "numbers, [T, F] or [T]"
+    refuse_masked(row, argument)
     if isinstance(row, torch.Tensor):
         row = row.detach().cpu().numpy()
     try:
