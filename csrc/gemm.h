@@ -19,6 +19,12 @@ namespace UNPAD_TIER {
 template <class T>
 inline constexpr int kPanel = 2 * kLanes<T>;
 
+// Lines of a row of a panel's sums, and the numbers in one.
+template <class T>
+inline constexpr int kLine = 64 / int{sizeof(typename Lanes<T>::Number)};
+template <class T>
+inline constexpr int kPanelLines = std::max(kPanel<T> / kLine<T>, 1);
+
 // Everything that the function calls is compiled into it: a single call left over, and an array of
 // accumulators is written to memory at every multiply-add.
 #define UNPAD_FLAT __attribute__((flatten))
@@ -392,12 +398,19 @@ UNPAD_FLAT inline void outer_tile(const T* left, const T* right, int64_t right_s
     using V = typename Lanes<T>::Vec;
     using Number = typename Lanes<T>::Number;
     V sum[MR][2];
-    each<MR>([&](int i) {
-        sum[i][0] = sum[i][1] = V{};
-        // Large accumulators lie in far memory: asked for now, they are here when the sums are.
-        each<2>([&](int v) { __builtin_prefetch(acc + i * acc_stride + v * kLanes<T>, 1, 2); });
-    });
-    multiply<T, MR, 2, 1, MR>(sum, left, right, right_step, 0, rows);
+    each<MR>([&](int i) { sum[i][0] = sum[i][1] = V{}; });
+    // Large accumulators lie in far memory. Asked for by half of the depth they are here when the
+    // sums are; asked for at once, the operands would wait behind them.
+    constexpr int64_t lines = MR * kPanelLines<T>;
+    const int64_t share = (2 * lines * kFetchDepth + rows - 1) / rows;
+    for (int64_t r = 0, line = 0; r < rows; r += kFetchDepth) {
+        for (const int64_t end = std::min(line + share, lines); line < end; ++line) {
+            const Number* row = acc + line / kPanelLines<T> * acc_stride;
+            __builtin_prefetch(row + line % kPanelLines<T> * kLine<T>, 1, 2);
+        }
+        multiply<T, MR, 2, 1, MR>(sum, left + r * MR, right + r * right_step, right_step, 0,
+                                  std::min(kFetchDepth, rows - r));
+    }
     each<MR>([&](int i) {
         each<2>([&](int v) {
             Number* at = acc + i * acc_stride + v * kLanes<T>;

@@ -173,7 +173,7 @@ def _backward(
         torch.empty_like(state) if wants and lives else None
         for state, wants, lives in zip(initial, states, alive, strict=True)
     ]
-    sums = [x.new_empty(shape) for shape in backward.shapes]
+    sums = [_sum(call, x, shape) for shape in backward.shapes]
     arriving = [in_rows(g) if isinstance(g, Tensor) else g for g in (d_output, *d_states)]
     frame = Frame(
         offsets=call.offsets,
@@ -194,6 +194,17 @@ def _backward(
         for weight, place in zip(tensors[1 + count :], backward.places, strict=True)
     ]
     return [d_x, *d_initial, *d_weights]
+
+
+# An allocator maps a larger one anew at every step, and its pages cost more than the sum.
+_LARGE_SUM = 1 << 18  # numbers
+
+
+def _sum(call: Call, x: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Memory for the gradient of a weight or a vector."""
+    if len(shape) == 2 and shape[0] * shape[1] >= _LARGE_SUM:
+        return call.allocate(shape[0], shape[1], x)
+    return x.new_empty(shape)
 
 
 # -- replay ----------------------------------------------------------------------------------------
