@@ -41,7 +41,10 @@ def accuracy(name: str, out: Path, capsys: pytest.CaptureFixture[str], seed: int
         with pytest.raises(SystemExit) as ended:
             main(command)
         assert not ended.value.code
-    return float(json.loads(capsys.readouterr().out)["accuracy"])
+    found = float(json.loads(capsys.readouterr().out)["accuracy"])
+    with capsys.disabled():
+        print(f"\n{name}, seed {seed}: {found:.2%} of the test sequences", flush=True)
+    return found
 
 
 @pytest.mark.slow
