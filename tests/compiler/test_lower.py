@@ -8,6 +8,7 @@ an error here, so every cell below is compiled.
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable
 from typing import Any
@@ -327,6 +328,15 @@ def test_a_line_is_its_eager_self(name: str) -> None:
 
 RANDOM = {
     "dropout": (lambda c, x, h: F.dropout(torch.ones_like(x), 0.25), {0.0, 4 / 3}, 1.0),
+    "dropout of a half": (lambda c, x, h: F.dropout(torch.ones_like(x)), {0.0, 2.0}, 1.0),
+    "a module's dropout": (lambda c, x, h: nn.Dropout()(torch.ones_like(x)), {0.0, 2.0}, 1.0),
+    "dropout of channels": (
+        lambda c, x, h: F.dropout1d(torch.ones_like(x)[:, None], 0.5)[:, 0], {0.0, 2.0}, 1.0,
+    ),
+    "bernoulli_ of a half": (lambda c, x, h: torch.empty_like(x).bernoulli_(), {0.0, 1.0}, 0.5),
+    "bernoulli_ of chances": (
+        lambda c, x, h: torch.empty_like(x).bernoulli_(torch.full_like(x, 0.25)), {0.0, 1.0}, 0.25,
+    ),
     "dropout of all": (lambda c, x, h: F.dropout(torch.ones_like(x), 1.0), {0.0}, 0.0),
     "bernoulli": (lambda c, x, h: torch.bernoulli(torch.full_like(x, 0.25)), {0.0, 1.0}, 0.25),
     "bernoulli_": (lambda c, x, h: torch.empty_like(x).bernoulli_(0.75), {0.0, 1.0}, 0.75),
@@ -361,12 +371,53 @@ def test_randomness_is_drawn_afresh_for_every_token(name: str) -> None:
     assert torch.equal(choose.run(cell, x, offsets, state)[0], first)
 
 
+def test_a_mean_of_each_number_is_drawn_around_in_the_eager_loop() -> None:
+    cell = OneLine(lambda c, x, h: torch.normal(x, 0.25))
+    x, offsets, state = oracle.batch(cell, [400])
+    with pytest.warns(unpad.UncompiledCellWarning, match=r"aten\.normal.*randn_like"):
+        output, _, _ = choose.run(cell, x, offsets, state)
+    assert abs(float((output - x).std()) - 0.25) < 0.05
+
+
 def test_dropout_of_eval_mode_and_of_rate_0_is_nothing() -> None:
     cell = OneLine(lambda c, x, h: F.dropout(x, 0.5, training=c.training) + F.dropout(h, 0.0))
     cell.eval()
     x, offsets, state = oracle.batch(cell, [2, 3])
     wanted = oracle.outcome(eager.run, cell, x, offsets, state)
     oracle.assert_same(oracle.outcome(choose.run, cell, x, offsets, state), wanted, 1e-10)
+
+
+# What a rule's defaults mean another way than the operation's, by name.
+OTHERWISE = {
+    "amax": "no axes are all axes", "amin": "no axes are all axes", "roll": "a tuple for a list",
+    "var": "the overload with `unbiased` alone", "var_mean": "likewise", "std_mean": "likewise",
+    "slice": "an overload on Python's lists", "split": "an overload on strings",
+    "flatten": "the rule of `reshape`, for an operation that a trace has taken apart",
+    "bernoulli": "0.5 in place only", "normal": "in place only; others are refused",
+}  # fmt: skip
+
+
+def test_defaults_that_a_trace_leaves_out_are_those_of_the_operations() -> None:
+    """torch drops an argument that equals the schema's default before a mode sees the call."""
+    differing: set[str] = set()
+    compared = 0
+    for name, lowers in Lowering.rules.items():
+        own = list(inspect.signature(lowers).parameters.values())[1:]
+        places = [p for p in own if p.kind is p.POSITIONAL_OR_KEYWORD]
+        for packet in (getattr(torch.ops.aten, n, None) for n in (name, f"{name}_")):
+            for overload in packet.overloads() if packet is not None else ():
+                arguments = getattr(packet, overload)._schema.arguments
+                for place, argument in enumerate(arguments):
+                    if not argument.has_default_value():
+                        continue
+                    named = next((p for p in own if p.name == argument.name), None)
+                    there = places[place] if place < len(places) else None
+                    taken = named if argument.kwarg_only else there
+                    compared += taken is not None
+                    if taken is not None and taken.default != argument.default_value:
+                        differing.add(name)
+    assert differing == set(OTHERWISE)
+    assert compared > 100
 
 
 # -- coverage --------------------------------------------------------------------------------------

@@ -433,6 +433,8 @@ def _keep_mask(low: Lowering, a: Row, drop: float, per_sequence: bool) -> Row:
 
 @rule("bernoulli")
 def _bernoulli(low: Lowering, a: Row, p: Any = None, **_: Any) -> Row:
+    if p is None and low.in_place:  # a default is not written down; bernoulli(a) has a for p
+        p = 0.5
     if not isinstance(p, float):
         uniform = _drawn(low, "uniform", a.dims)
         return low.elementwise("lt", uniform, a if p is None else p, kind="float")
@@ -476,4 +478,6 @@ def _uniform(low: Lowering, a: Row, start: float = 0, end: float = 1, **_: Any) 
 
 @rule("normal")
 def _normal(low: Lowering, a: Row, mean: float = 0, std: float = 1, **_: Any) -> Row:
+    if not low.in_place:
+        raise low.refuse("draws by a mean or a deviation: write mean + std * torch.randn_like(x)")
     return low.elementwise("add", low.elementwise("mul", _drawn(low, "normal", a.dims), std), mean)

@@ -380,6 +380,11 @@ class Lowering:
             value.kind,
         )
 
+    @property
+    def in_place(self) -> bool:
+        """Whether this operation writes into its first argument."""
+        return self.record is not None and self.record.func._schema.is_mutable
+
     def refuse(self, reason: str) -> Refused:
         """Why this operation cannot be taken, with its source line."""
         assert self.record is not None
