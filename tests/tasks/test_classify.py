@@ -225,6 +225,23 @@ def test_a_split_keeps_every_label_in_training_and_loses_nothing(
     assert sorted(p for part in places for p in part) == list(range(1, 61))
 
 
+def test_what_a_run_leaves_that_was_stopped_as_it_began_is_in_nobody_s_way(data: Path) -> None:
+    folder = data.parent / "a"
+    folder.mkdir()
+    left = [folder / ".run.json.k3x_9a1b.json", folder / ".loss.png.00000000.png"]
+    for path in left:
+        path.touch()
+    train_classifier(job(data, "a", training={"epochs": 1}))
+    assert not any(path.exists() for path in left)
+    left[1].touch()
+    train_classifier(job(data, "a", training={"epochs": 2}), resume=True)
+    assert not left[1].exists()
+    (data.parent / "b").mkdir()
+    (data.parent / "b" / ".mine.json").touch()
+    with pytest.raises(RunError, match="not empty"):
+        train_classifier(job(data, "b"))
+
+
 def test_a_folder_in_use_and_other_settings_are_refused(data: Path) -> None:
     train_classifier(job(data, "a", training={"epochs": 1}))
     with pytest.raises(RunError, match="not empty; add --resume"):

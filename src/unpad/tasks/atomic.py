@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -29,6 +30,15 @@ def write_atomically(path: str | Path, write: Callable[[Path], None]) -> None:
         temporary.unlink(missing_ok=True)
         raise
     _sync(path.parent)
+
+
+def leftovers(folder: Path) -> list[Path]:
+    """Temporary files in a folder of processes that were stopped before they could remove them."""
+    return [path for path in folder.iterdir() if _TEMPORARY.fullmatch(path.name)]
+
+
+# .run.json.k3x_9a1b.json
+_TEMPORARY = re.compile(r"\.(?:.*(\.[^.]+))\.[a-z0-9_]+\1")
 
 
 def write_text(path: str | Path, text: str) -> None:

@@ -17,7 +17,7 @@ from typing import Any, cast
 
 import torch
 
-from unpad.tasks.atomic import write_atomically, write_json, write_text
+from unpad.tasks.atomic import leftovers, write_atomically, write_json, write_text
 from unpad.tasks.model_files import version
 from unpad.tasks.run_error import RunError
 
@@ -52,11 +52,15 @@ class RunFolder:
         """Refuse what this folder cannot hold, as `begin` does, and touch nothing."""
         if resume:
             self._check_same(self._read(), facts)
-        elif self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+        elif self.path.exists() and (not self.path.is_dir() or self._holds_something()):
             raise RunError(
                 f"{self.path}: exists and is not empty; add --resume to go on with that run, "
                 "or choose another --out"
             )
+
+    def _holds_something(self) -> bool:
+        """What a run leaves that was stopped as it began is nothing."""
+        return set(self.path.iterdir()) != set(leftovers(self.path))
 
     def begin(self, facts: dict[str, Any], *, resume: bool) -> None:
         """Claim the folder for a run described by ``facts`` ("settings", "data", ...).
@@ -67,6 +71,8 @@ class RunFolder:
         """
         self.check(facts, resume=resume)
         self.path.mkdir(parents=True, exist_ok=True)
+        for path in leftovers(self.path):
+            path.unlink()
         self.record = {
             "status": "running",
             "started": _now(),
