@@ -348,14 +348,13 @@ def _compile(cell: nn.Module, x: Tensor, state: nest.Nest) -> Compiled:
         try:
             lowered = [Lowering(trace, x.dtype) for trace in traces]
             steps = [low.run() for low in lowered]
-            if traces[0].refused is not None:
-                raise traces[0].refused
-        except MixesRows as refused:
+        except Refused as refused:
+            if traces[0].refused is not None and not isinstance(refused, MixesRows):
+                raise traces[0].refused from None
             failure = refused
             continue
-        except Refused as refused:
-            failure = traces[0].refused or refused
-            continue
+        if traces[0].refused is not None:
+            raise traces[0].refused
         if any(node.width == 0 for node in steps[0].graph.nodes):
             raise Refused("a value of no features")
         if steps[0].graph.nodes == steps[1].graph.nodes and steps[0].states == steps[1].states:

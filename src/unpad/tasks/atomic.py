@@ -19,9 +19,9 @@ def write_atomically(path: str | Path, write: Callable[[Path], None]) -> None:
     """
     path = Path(path)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=path.suffix)
-    os.close(handle)
     temporary = Path(name)
     try:
+        os.close(handle)
         write(temporary)
         temporary.chmod(0o666 & ~_umask())
         _sync(temporary)
@@ -34,11 +34,12 @@ def write_atomically(path: str | Path, write: Callable[[Path], None]) -> None:
 
 def leftovers(folder: Path) -> list[Path]:
     """Temporary files in a folder of processes that were stopped before they could remove them."""
-    return [path for path in folder.iterdir() if _TEMPORARY.fullmatch(path.name)]
+    found = [path for path in folder.iterdir() if _TEMPORARY.fullmatch(path.name)]
+    return [path for path in found if path.is_file()]
 
 
-# .run.json.k3x_9a1b.json
-_TEMPORARY = re.compile(r"\.(?:.*(\.[^.]+))\.[a-z0-9_]+\1")
+# .run.json.k3x_9a1b.json, as `mkstemp` draws it: nobody else's file may be taken for one.
+_TEMPORARY = re.compile(r"\..+(\.[^.]+)\.[a-z0-9_]{8}\1")
 
 
 def write_text(path: str | Path, text: str) -> None:

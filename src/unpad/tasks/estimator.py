@@ -152,10 +152,10 @@ class SequenceClassifier(*dict.fromkeys((_Mixin, _Base))):
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Share of the sequences whose label is predicted, weighted by ``sample_weight`` [N]."""
-        labels, size = _as_labels(y), len(_rows(X))
-        if len(labels) != size:
-            raise _unequal(len(labels), size)
-        return float(np.average(self.predict(X) == labels, weights=sample_weight))
+        labels, found = _as_labels(y), self.predict(X)
+        if len(labels) != len(found):
+            raise _unequal(len(labels), len(found))
+        return float(np.average(found == labels, weights=sample_weight))
 
     def save(self, folder: str | Path) -> None:
         """Write the fitted model into a folder (JSON and safetensors, no pickle)."""
