@@ -11,7 +11,7 @@ from torch import nn
 import oracle
 from random_cells import random_cell
 from unpad.cells import Cell, GRUCell, LayerNormLSTMCell, LSTMCell, Stack
-from unpad.errors import ArgumentError, ArgumentTypeError
+from unpad.errors import ArgumentError, ArgumentTypeError, RowIndexError
 from unpad.functional import bidirectional_dynamic_rnn, dynamic_rnn, static_rnn
 from unpad.nest import leaves, map_leaves
 from unpad.ragged import Ragged
@@ -183,6 +183,9 @@ def test_rows_of_a_state_are_selected_by_slice_list_or_mask():
         assert vector.tolist() == [1, 2]
     stacked = torch.arange(6).reshape(1, 3, 2)
     assert select_rows(stacked, [2, 0], dim=1).tolist() == [[[4, 5], [0, 1]]]
+    for rows, dim in (([2], 0), ([3], 1), (torch.tensor([True]), 1), ([0], 2 + 1)):
+        with pytest.raises(RowIndexError, match=r"`rows`.*\[1, 3, 2\].*dim=1"):
+            select_rows(stacked, rows, dim=dim)
 
 
 def test_bad_calls_are_refused_by_name_before_any_work():

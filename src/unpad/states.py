@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from unpad.errors import ArgumentError, ArgumentTypeError
+from unpad.errors import ArgumentError, ArgumentTypeError, RowIndexError
 from unpad.nest import Nest, describe, leaves, map_leaves, rebuild, same_form
 
 
@@ -21,13 +21,24 @@ def select_rows(state: Nest, rows: Any, *, dim: int = 0) -> Nest:
     Returns:
         A nest formed like ``state``. Gradients flow to the selected rows.
 
+    Raises:
+        RowIndexError: a row that is not there.
+
     >>> import torch
     >>> h, c = select_rows((torch.zeros(4, 2), torch.zeros(4, 3)), slice(0, 3))
     >>> tuple(h.shape), tuple(c.shape)
     ((3, 2), (3, 3))
     """
     index = (*(slice(None),) * dim, rows)
-    return map_leaves(lambda leaf: leaf[index], state)
+    try:
+        return map_leaves(lambda leaf: leaf[index], state)
+    except IndexError as error:
+        raise RowIndexError(
+            "rows",
+            f"{rows!r} of a state {describe(state)}",
+            f"a slice, numbers or a mask of the rows along dim {dim}",
+            "give dim=1 for the states of RNN, GRU and LSTM, dim=0 for others",
+        ) from error
 
 
 def check_state(given: Nest, wanted: Nest, argument: str) -> Nest:

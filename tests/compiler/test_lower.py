@@ -214,6 +214,8 @@ VIEWS = {
     "full": lambda c, x, h: torch.full((len(x), 6), 0.5).to(x) * h + x.new_full((len(x), 1), 2.0),
     "full rows": lambda c, x, h: torch.zeros(len(x), 6, dtype=x.dtype) + x.new_ones(len(x), 6) * h,
     "likes": lambda c, x, h: torch.full_like(x, 0.5) * h + torch.ones_like(x) - torch.zeros_like(x),
+    "filled_whole": lambda c, x, h: torch.tanh(x + torch.full_like(h.long(), 1.7) + h.long().fill_(-2.5)),
+    "filled_bool": lambda c, x, h: torch.where(torch.full_like(x > 0, 0.5), h, x) + torch.full_like(x > 0, 0),
     "constants": lambda c, x, h: x * torch.arange(6, dtype=x.dtype) + torch.eye(6, dtype=x.dtype)[2] * h,
     "clone": lambda c, x, h: x.clone().contiguous() * h.flatten(1).view_as(h),
     "detach": lambda c, x, h: x.detach() * h,

@@ -191,6 +191,23 @@ class DividesByRows(Own):
         return h, h
 
 
+class AnotherWayForOneRow(Own):
+    says = ("", "depends on the number of rows")
+
+    def forward(self, x, h):
+        if x.shape[0] == 1:
+            h = h + 1
+        return super().forward(x, h)
+
+
+class AnotherOperationForFewRows(Own):
+    says = ("", "depends on the number of rows")
+
+    def forward(self, x, h):
+        h = torch.tanh(h) if x.shape[0] < 3 else h
+        return super().forward(x, h)
+
+
 class Sorts(Own):
     """An operation that is not in the table."""
 
@@ -233,9 +250,10 @@ class CountsInPython(Own):
 REFUSED = [
     ReadsAValue, Branches, ReadsNumPy, ReadsAList, Counts, WritesIntoView, CustomOfInput,
     CustomOfState, DividesByRows, Sorts, InDouble, KeepsTheState,
-    CountsInPython,
+    CountsInPython, AnotherWayForOneRow, AnotherOperationForFewRows,
 ]  # fmt: skip
-ROW_BY_ROW = [cell for cell in REFUSED if cell not in (Branches, DividesByRows)]
+BY_NUMBER = (DividesByRows, AnotherWayForOneRow, AnotherOperationForFewRows)
+ROW_BY_ROW = [cell for cell in REFUSED if cell not in (Branches, *BY_NUMBER)]
 
 
 def run_float32(cell: nn.Module, lengths=(2, 2)):

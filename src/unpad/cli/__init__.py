@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from unpad.errors import UnpadError
 
-BAD_INPUT = 3
+BAD_INPUT, STOPPED = 3, 130
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -21,6 +21,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         from unpad.cli.app import app
     except ModuleNotFoundError as error:
         sys.exit(f"error: {error.name} is missing; install it with: pip install 'unpad[train]'")
+    except KeyboardInterrupt:
+        sys.exit(STOPPED)
     try:
         app(args=None if arguments is None else list(arguments), prog_name="unpad")
     except (UnpadError, OSError) as error:

@@ -376,6 +376,7 @@ def _to_copy(low: Lowering, a: Row, *, dtype: torch.dtype | None = None, **_: An
 
 
 def _filled(low: Lowering, value: float, dims: tuple[Dim, ...], kind: str) -> Row:
+    value = float(value if kind == "float" else bool(value) if kind == "bool" else int(value))
     return Row(low.graph.fill(value, math.prod(features(dims))), dims, kind)
 
 
@@ -394,7 +395,7 @@ def _full(low: Lowering, *args: Any, dtype: torch.dtype | None = None, **_: Any)
     assert low.record is not None
     name = low.record.func.overloadpacket.__name__
     sizes, rest = (args[1], args[2:]) if name.startswith("new_") else (args[0], args[1:])
-    value = float(rest[0]) if "full" in name else 1.0 if "ones" in name else 0.0
+    value = rest[0] if "full" in name else 1.0 if "ones" in name else 0.0
     return _filled(low, value, low.dims(tuple(sizes)), low.kind(dtype or low.dtype))
 
 
@@ -405,12 +406,12 @@ def _full_like(
     assert low.record is not None
     if low.record.func.overloadpacket.__name__ == "ones_like":
         value = 1.0
-    return _filled(low, float(value), a.dims, a.kind if dtype is None else low.kind(dtype))
+    return _filled(low, value, a.dims, a.kind if dtype is None else low.kind(dtype))
 
 
 @rule("fill", "zero")
 def _fill(low: Lowering, a: Row, value: Any = 0.0) -> Row:
-    return _filled(low, float(value), a.dims, a.kind)
+    return _filled(low, value, a.dims, a.kind)
 
 
 # -- randomness: drawn before the loop -------------------------------------------------------------

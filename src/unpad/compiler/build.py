@@ -11,7 +11,7 @@ import math
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import accumulate, pairwise
+from itertools import accumulate, groupby, pairwise
 from typing import TypeGuard
 
 import torch
@@ -358,10 +358,28 @@ def _compile(cell: nn.Module, x: Tensor, state: nest.Nest) -> Compiled:
         if any(node.width == 0 for node in steps[0].graph.nodes):
             raise Refused("a value of no features")
         if steps[0].graph.nodes == steps[1].graph.nodes and steps[0].states == steps[1].states:
+            if _differs_for_few(cell, x, state, traces[1]):
+                break
             return _compiled(cell, x, state, traces[0], lowered[0], steps[0])
-        failure = Refused("the cell's computation depends on the number of rows")
-    assert failure is not None
-    raise failure
+        failure = None
+    raise failure or Refused("the cell's computation depends on the number of rows")
+
+
+def _differs_for_few(cell: nn.Module, x: Tensor, state: nest.Nest, many: Trace) -> bool:
+    """Whether the cell takes another way for one or two rows: `if len(x) == 1`.
+
+    One row is compared by its lines alone, for torch itself works differently on an axis of one.
+    """
+
+    def lines(trace: Trace) -> list[str]:
+        return [where for where, _ in groupby(record.where for record in trace.records)]
+
+    try:
+        one, two = (_trace(cell, x, state, rows) for rows in (1, 2))
+    except Refused:  # it runs with many rows only, as after squeeze()
+        return False
+    operations = [[record.func for record in trace.records] for trace in (two, many)]
+    return lines(one) != lines(many) or operations[0] != operations[1]
 
 
 def _row_numbers(cell: nn.Module, x: Tensor, state: nest.Nest) -> list[tuple[int, int]]:
