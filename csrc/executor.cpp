@@ -52,8 +52,8 @@ void add_accumulators(const Shared<T>& s, const Worker<T>& first, int thread, in
 }
 
 // A barrier among threads costs nothing on an idle machine and a time slice on a busy one: sizes
-// below this are handled by one thread, in less than 100 us, outside of the parallel region.
-constexpr int64_t kWorthSharing = 400'000;
+// below this are handled by one thread, in less than 50 us, outside of the parallel region.
+constexpr int64_t kWorthSharing = 150'000;
 
 int64_t numbers_in(const std::vector<Matrix>& matrices) {
     int64_t n = 0;
