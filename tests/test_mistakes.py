@@ -289,6 +289,8 @@ def test_a_word_is_shown_in_quotes() -> None:
         GRU("3", 4)  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="argument `nonlinearity`: got 'gelu'; allowed: 'tanh'"):
         RNN(3, 4, nonlinearity="gelu")
+    with pytest.raises(ArgumentTypeError, match=r"`hidden_size`: got \[16, 8\].*Recurrent\("):
+        GRU(3, [16, 8])  # type: ignore[arg-type]
 
 
 # Cells --------------------------------------------------------------------------------------------

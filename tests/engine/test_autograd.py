@@ -14,7 +14,7 @@ import warnings
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.autograd import gradcheck, gradgradcheck
+from torch.autograd import forward_ad, gradcheck, gradgradcheck
 
 import oracle
 import unpad
@@ -320,6 +320,9 @@ def test_transforms_are_right_or_refused_in_words() -> None:
     _, forward_mode = torch.func.jvp(loss, (x,), (tangent,))
     oracle.assert_close(forward_mode, (wanted * tangent).sum(), 1e-10)
     oracle.assert_close(torch.func.jacrev(loss)(x), wanted, 1e-10)
+    with forward_ad.dual_level():
+        dual = forward_ad.unpack_dual(loss(forward_ad.make_dual(x, tangent)))
+    oracle.assert_close(dual.tangent, (wanted * tangent).sum(), 1e-10)
 
 
 # -- modes, copies, forms --------------------------------------------------------------------------

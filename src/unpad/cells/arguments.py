@@ -25,7 +25,13 @@ def check_size(argument: str, value: Any, *, least: int = 1) -> int:
     """Return a number of features or layers."""
     allowed = f"an int of {least} or more"
     if not is_number(value, numbers.Integral):
-        raise ArgumentTypeError(argument, quoted(value), allowed, "give a whole number")
+        widths = argument == "hidden_size" and isinstance(value, (list, tuple))
+        remedy = (
+            "for a width each layer use Recurrent([cell, cell])"
+            if widths
+            else "give a whole number"
+        )
+        raise ArgumentTypeError(argument, quoted(value), allowed, remedy)
     if value < least:
         raise ArgumentError(argument, value, allowed, "give a larger number")
     return int(value)

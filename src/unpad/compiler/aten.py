@@ -389,7 +389,6 @@ def _filled(low: Lowering, value: float, dims: tuple[Dim, ...], kind: str) -> Ro
     "new_zeros",
     "new_ones",
     "new_empty",
-    "scalar_tensor",
 )
 def _full(low: Lowering, *args: Any, dtype: torch.dtype | None = None, **_: Any) -> Row:
     assert low.record is not None

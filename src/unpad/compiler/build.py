@@ -26,10 +26,13 @@ from unpad.compiler.schedule import Recurrence, Scheduled, Work, schedule
 from unpad.compiler.simplify import simplify
 from unpad.compiler.step import Step
 from unpad.compiler.trace import Leaf, MixesRows, Refused, Trace, find_leaves, line_of, record
+from unpad.compiler.whole import Growth, growth
 
 # Numbers of rows for the two traces whose steps must be equal: primes, so that an axis of rows is
-# known by its size. Those that divide a size of the cell are left out.
+# known by its size; some and many, as a cell may ask. Those that divide a size of the cell are left
+# out.
 PRIMES = (13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97)
+MANY = (211, 223, 227, 229, 233, 239, 241, 251)
 
 # Numbers of a cache line (of float32): a vector that lies over two lines costs two accesses.
 _LINE = 16
@@ -202,6 +205,7 @@ class Compiled:
     output_shape: tuple[int, ...]
     output_dtype: torch.dtype
     forward_nodes: int
+    growth: Growth | None
     _programs: dict[tuple[Needs, bool], Programs] = field(default_factory=dict)
     _wanted: dict[tuple[tuple[bool, ...], bool], Programs] = field(default_factory=dict)
 
@@ -388,7 +392,8 @@ def _row_numbers(cell: nn.Module, x: Tensor, state: nest.Nest) -> list[tuple[int
     sizes |= {size for t in (x, *nest.leaves(state)) for size in t.shape[1:]}
     free = [p for p in PRIMES if all(size % p or not size for size in sizes)]
     free += [101, 103, 107, 109, 113, 127]
-    return [(free[i], free[i + 1]) for i in (0, 2, 4)]
+    many = [p for p in MANY if all(size % p or not size for size in sizes)]
+    return list(zip(free[:3], (many + [307, 311, 313])[:3], strict=True))
 
 
 def _trace(cell: nn.Module, x: Tensor, state: nest.Nest, rows: int) -> Trace:
@@ -417,6 +422,8 @@ def _compiled(
     cell: nn.Module, x: Tensor, state: nest.Nest, trace: Trace, low: Lowering, step: Step
 ) -> Compiled:
     step.shared_widths = [node.width for node in step.graph.nodes if node.op == "shared"]
+    dtypes = [t.dtype for t in nest.leaves(state)]
+    grown = growth(step.graph, list(zip(step.states, dtypes, strict=True)), low.whole)
     step, once = simplify(step, low.once)
     output = low.value(trace.output)
     return Compiled(
@@ -429,4 +436,5 @@ def _compiled(
         output_shape=tuple(d.n for d in output.dims[1:]),
         output_dtype=trace.dtypes[trace.output.number],
         forward_nodes=len(step.graph.nodes),
+        growth=grown,
     )

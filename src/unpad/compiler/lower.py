@@ -23,6 +23,7 @@ from torch.utils import _pytree as pytree
 
 from unpad.compiler.step import Graph, Node, Noise, Step
 from unpad.compiler.trace import LeafRef, MixesRows, Record, Ref, Refused, Trace
+from unpad.compiler.whole import is_whole
 
 
 @dataclass(frozen=True)
@@ -184,6 +185,7 @@ class Lowering:
         self.graph = Graph()
         self.once = Once(len(trace.leaves))
         self.values: dict[int, Any] = {}
+        self.whole: dict[int, tuple[torch.dtype, str]] = {}
         self.noises: list[Noise] = []
         self.shared_nodes: dict[tuple[int, tuple[int, ...]], int] = {}
         self.matrix_numbers: dict[Any, int] = {}
@@ -247,7 +249,9 @@ class Lowering:
         args, kwargs = pytree.tree_map(self.value, (record.args, record.kwargs))
         name = record.func.overloadpacket.__name__
         flat = pytree.tree_leaves((args, kwargs))
-        if not any(isinstance(v, Row) for v in flat) and not self.makes_rows(name, flat):
+        if name == "scalar_tensor":  # the number of `where(mask, 0, count)`
+            results = torch.scalar_tensor(*args, **{**kwargs, "device": "cpu"}).item()
+        elif not any(isinstance(v, Row) for v in flat) and not self.makes_rows(name, flat):
             results = self.call_once(record, args, kwargs)
         else:
             in_place = name.endswith("_") and not name.endswith("__")
@@ -259,6 +263,7 @@ class Lowering:
         for ref, value in zip(record.results, outs, strict=False):
             if isinstance(value, Row):
                 self.check(ref, value)
+                self.keep_whole(value, self.trace.dtypes[ref.number])
                 if not record.grad:
                     value = self.without_gradient(record, value)
             self.values[ref.number] = value
@@ -326,7 +331,7 @@ class Lowering:
     def result(self, ref: Any, what: str) -> int:
         """The node of what the cell returns."""
         value = self.value(ref)
-        if isinstance(value, Shared):
+        if not isinstance(value, Row):
             raise Refused(f"{what} does not depend on the row: it has no row axis")
         if not value.dims or not value.dims[0].rows or value.dims[0].n != 1:
             raise Refused(f"{what} has not the rows as its first axis")
@@ -346,6 +351,15 @@ class Lowering:
         shape = tuple(d.n * (self.trace.rows if d.rows else 1) for d in value.dims)
         if shape != self.trace.shapes[ref.number]:
             raise self.refuse(f"was lowered to {shape}, not to {self.trace.shapes[ref.number]}")
+
+    def keep_whole(self, value: Row, dtype: torch.dtype) -> None:
+        """Take down that a node is of an integer dtype, the narrowest that it is read as."""
+        if is_whole(dtype):
+            assert self.record is not None
+            found = self.whole.get(value.node)
+            if found is None or torch.iinfo(dtype).max < torch.iinfo(found[0]).max:
+                where = f"{self.record.func} at {self.record.where}"
+                self.whole[value.node] = (dtype, where)
 
     def is_exact(self, value: Row, dtype: torch.dtype) -> bool:
         """Whether a narrower dtype on the way rounds nothing.

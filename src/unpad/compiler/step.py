@@ -7,6 +7,7 @@ are stored once, and trivial arithmetic is folded as a node is added.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
@@ -71,7 +72,8 @@ class Graph:
 
     def const(self, value: float) -> int:
         """One number for all rows."""
-        return self.add(Node("const", (), 1, value=float(value)))
+        same = math.nan if math.isnan(value) else float(value)  # NaN is equal to itself alone
+        return self.add(Node("const", (), 1, value=same))
 
     def is_const(self, number: int, value: float | None = None) -> bool:
         """Whether a node is a constant, and this one."""

@@ -14,12 +14,14 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 from torch.nn.utils import parametrize
 
 from unpad.compiler import mode
 from unpad.compiler.build import Compiled, compile_cell
 from unpad.compiler.schedule import Scheduled
 from unpad.compiler.trace import MixesRows, Refused, without_autocast
+from unpad.compiler.whole import Growth, is_whole
 from unpad.engine import autograd, eager, lean, native_engine, randomness, torch_engine
 from unpad.engine.memory import in_rows, resolved
 from unpad.engine.precision import autocast_rounds
@@ -124,11 +126,13 @@ def _run(
             with without_autocast(x.device.type):
                 return _run(cell, x, offsets, state, memory=memory, precision=precision, **ways)
     flat = leaves(state)
-    if name == "eager" or x.is_meta or _transformed() or not _exact(x, flat):
+    if name == "eager" or x.is_meta or _transformed() or not flat:
         return eager.run(cell, x, offsets, state, **ways)
     found = _glanced(cell, x, flat) or _run_once(cell, x, state)
     if isinstance(found, Refused):
         return _uncompiled(cell, found, x, offsets, state, **ways)
+    if found[0].growth is not None and not _exact(found[0].growth, x, offsets, flat):
+        return eager.run(cell, x, offsets, state, **ways)
     compiled, (matrices, terms) = found[0], map(resolved, found[1])
     rounded = rounds(x, precision)
     if working_dtype(x) is not x.dtype:
@@ -209,18 +213,20 @@ def _uncompiled(
 
 
 def _transformed() -> bool:
-    """Whether torch.func is at work (vmap, jvp): it looks through torch operations only."""
+    """Whether torch.func or forward-mode differentiation is at work (vmap, jvp, dual numbers): they
+    look through torch operations only.
+    """
+    if forward_ad._current_level >= 0:  # pyright: ignore[reportPrivateUsage]
+        return True
     return torch._C._are_functorch_transforms_active()  # pyright: ignore[reportPrivateUsage]
 
 
-def _exact(x: Tensor, flat: list[Tensor]) -> bool:
-    """Whether a program can hold integer states, as numbers of x's dtype, until the last token."""
-    whole = [leaf for leaf in flat if not leaf.dtype.is_floating_point]
-    whole = [leaf for leaf in whole if leaf.numel()]
-    if not whole:
-        return bool(flat)
-    most = max(int(leaf.abs().max()) for leaf in whole) + len(x)
-    return most * torch.finfo(working_dtype(x)).eps < 1
+def _exact(growth: Growth, x: Tensor, offsets: Tensor, flat: list[Tensor]) -> bool:
+    """Whether a program can hold its whole numbers, as those of x's dtype, until the last token."""
+    whole = [leaf for leaf in flat if is_whole(leaf.dtype) and leaf.numel()]
+    most = max((max(int(leaf.max()), -int(leaf.min())) for leaf in whole), default=0)
+    steps = int(offsets.diff().max()) if len(offsets) > 1 else 0
+    return growth.fits(most, steps, torch.finfo(working_dtype(x)).eps)
 
 
 def _shaped(
