@@ -32,7 +32,6 @@ from unpad.compiler.whole import Growth, growth
 # known by its size; some and many, as a cell may ask. Those that divide a size of the cell are left
 # out.
 PRIMES = (13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97)
-MANY = (211, 223, 227, 229, 233, 239, 241, 251)
 
 # Numbers of a cache line (of float32): a vector that lies over two lines costs two accesses.
 _LINE = 16
@@ -391,9 +390,8 @@ def _row_numbers(cell: nn.Module, x: Tensor, state: nest.Nest) -> list[tuple[int
     sizes = {size for t in (*cell.parameters(), *cell.buffers()) for size in t.shape}
     sizes |= {size for t in (x, *nest.leaves(state)) for size in t.shape[1:]}
     free = [p for p in PRIMES if all(size % p or not size for size in sizes)]
-    free += [101, 103, 107, 109, 113, 127]
-    many = [p for p in MANY if all(size % p or not size for size in sizes)]
-    return list(zip(free[:3], (many + [307, 311, 313])[:3], strict=True))
+    free += [101, 103, 107, 109, 113, 127][: max(0, 6 - len(free))]
+    return list(zip(free[:3], free[-3:], strict=True))
 
 
 def _trace(cell: nn.Module, x: Tensor, state: nest.Nest, rows: int) -> Trace:

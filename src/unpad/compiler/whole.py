@@ -84,32 +84,28 @@ def growth(
         bounds.append(_bound(graph, node, bounds, kinds))
     for number, (dtype, where) in whole.items():
         node = graph[number]
-        cut = node.op == "trunc" and bounds[number] == _ANY  # a float is as exact cut off
+        cut = node.op == "trunc" and torch.iinfo(dtype).bits > 16  # a float is as exact cut off
         if not cut and bounds[number] == _ANY:
             raise Refused(f"{where} makes whole numbers that could outgrow what a float holds")
-        if torch.iinfo(dtype).min == 0 and not _chooses(node):
+        if torch.iinfo(dtype).min == 0 and node.op not in _FLAGS:
             raise Refused(f"{where} computes in {dtype}, which wraps around below 0")
     after = [bounds[states[k][0]] for k in held]
     if any(times > 1 for times, _ in after):
         raise Refused("an integer state could outgrow what a float holds")
     known = [bounds[n] for n in whole if bounds[n] != _ANY] + after
-    narrow = [torch.iinfo(dtype).max for dtype, _ in whole.values()]
+    narrow = [torch.iinfo(dtype).max for n, (dtype, _) in whole.items() if bounds[n] != _FLAG]
     narrow += [torch.iinfo(kinds[k]).max for k in held]
     return Growth(
         step=max((plus for _, plus in after), default=0.0),
         times=max((times for times, _ in known), default=0.0),
         plus=max((plus for _, plus in known), default=0.0),
-        limit=float(min(narrow)),
+        limit=float(min(narrow, default=math.inf)),
     )
 
 
 def is_whole(dtype: torch.dtype) -> bool:
     """Whether a dtype is one of integers."""
     return not dtype.is_floating_point and not dtype.is_complex and dtype is not torch.bool
-
-
-def _chooses(node: Node) -> bool:
-    return node.op in _CHOOSE - {"neg"} or node.op in ("where", "state", "const", "remainder")
 
 
 def _bound(graph: Graph, node: Node, bounds: list[Bound], kinds: list[torch.dtype]) -> Bound:
