@@ -120,8 +120,9 @@ struct Kernels {
                         T* total);
     void (*softmax_merge)(const T* top, const T* sum, int64_t stride, int64_t blocks, int64_t cols,
                           T* whole_top, T* whole_sum);
-    void (*softmax_scale)(T* tile, int64_t ld, int64_t rows, int64_t cols, const T* top,
-                          const T* whole_top, const T* whole_sum, const T* factor, const T* less);
+    void (*softmax_scale)(const T* tile, int64_t ld, int64_t rows, int64_t cols, const T* top,
+                          const T* whole_top, const T* whole_sum, const T* factor, const T* less,
+                          T* out);
     void (*softmax_sums)(const T* tile, int64_t ld, int64_t rows, int64_t cols, T* out);
 
     // Asks for the next n lines of `ahead`, into the second-level cache.

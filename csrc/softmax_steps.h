@@ -9,7 +9,7 @@
 //
 //     logits  tile[w, t] = W[w] . h[t] + b[w]          a linear: W's rows where they are
 //     exp     down the columns of the tile             softmax_tile.h
-//     d       tile[w, t] = s[t] (p[w, t] - onehot)     in place
+//     d[w, t] = s[t] (p[w, t] - onehot)                a block's, in a near cache
 //     dW[w] += sum_t d[w, t] h[t]                      a linear, straight into the gradient's rows
 //     dh[t] += sum_w d[w, t] W[w]                      an outer
 //
@@ -25,11 +25,14 @@
 
 namespace unpad {
 
-inline constexpr int64_t kMostChunk = 128;         // tokens
-inline constexpr int64_t kTileNumbers = 96 << 10;  // of a small group's tile
+inline constexpr int64_t kMostChunk = 128;         // tokens of a small group
+inline constexpr int64_t kTileNumbers = 96 << 10;  // of its tile
 inline constexpr int64_t kSmallGroup = 1024;       // words
+inline constexpr int64_t kLargeTile = 8 << 20;     // numbers of a large group's tile, if that is
+inline constexpr int64_t kLeastLargeChunk = 128;   // no fewer tokens than this
+inline constexpr int64_t kMostLargeChunk = 512;
 inline constexpr int64_t kStretchBlocks = 16;      // most blocks of a large group in one sum
-inline constexpr int64_t kLeastStretches = 8;
+inline constexpr int64_t kLeastStretches = 16;
 inline constexpr int64_t kCaches = 32 << 20;  // bytes, beyond which gradients go past the caches
 inline constexpr int64_t kStrip = 48;  // rows of a product, whose copies stay in a near cache
 
@@ -81,13 +84,18 @@ class SoftmaxSteps {
         int64_t stretches;
         T *tile, *top, *sum, *total, *wanted, *acc;
         T *rows, *across, *along, *factor;
-        T *whole_top, *whole_sum, *less, *left, *right, *line;
+        T *whole_top, *whole_sum, *less, *gradient, *left, *right, *line;
     };
 
     int64_t chunk_of(const SoftmaxGroup<T>& group) const {
-        if (group.words > kSmallGroup) return kMostChunk;
-        const int64_t fits = kTileNumbers / std::max<int64_t>(group.words, 1) / panel_ * panel_;
-        return std::clamp<int64_t>(fits, panel_, kMostChunk);
+        const bool large = group.words > kSmallGroup;
+        const int64_t tile = large ? kLargeTile : kTileNumbers;
+        const int64_t fits = tile / std::max<int64_t>(group.words, 1) / panel_ * panel_;
+        if (!large) return std::clamp<int64_t>(fits, panel_, kMostChunk);
+        // Even ones: every chunk passes over all weights.
+        const int64_t most = std::clamp<int64_t>(fits, kLeastLargeChunk, kMostLargeChunk);
+        const int64_t chunks = std::max<int64_t>((group.n_tokens + most - 1) / most, 1);
+        return round_up((group.n_tokens + chunks - 1) / chunks, panel_);
     }
 
     // Blocks of a large group that give one sum.
@@ -128,6 +136,7 @@ class SoftmaxSteps {
     int64_t own(char* memory, Scratch& to) const {
         char* at = memory;
         for (T** p : {&to.whole_top, &to.whole_sum, &to.less}) *p = carve<T>(at, to.chunk);
+        to.gradient = carve<T>(at, kMostRows * to.chunk);
         to.left = carve<T>(at, (kMostRows + 1) * (to.chunk + panel_));
         to.right = carve<T>(at, (kMostRows + 1) * padded_);
         to.line = carve<T>(at, kMostRows);
@@ -249,9 +258,10 @@ class SoftmaxSteps {
     void gradients(const SoftmaxGroup<T>& group, int64_t w, const int64_t* tokens, int64_t n,
                    const Scratch& s, T* acc, bool first, T* sums) const {
         const int64_t cols = columns(n);
-        const Block b = block(group, w, s, cols);
+        Block b = block(group, w, s, cols);
         k_.softmax_scale(b.tile, cols, b.rows, cols, s.top + b.number * s.chunk, s.whole_top,
-                         s.whole_sum, s.factor, s.less);
+                         s.whole_sum, s.factor, s.less, s.gradient);
+        b.tile = s.gradient;
         const T share = static_cast<T>(1 - c_.smoothing);
         for (int64_t i = 0; i < n; ++i) {
             const int64_t place = target[static_cast<size_t>(tokens[i])] - w;

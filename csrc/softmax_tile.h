@@ -78,19 +78,37 @@ void softmax_merge(const T* top, const T* sum, int64_t stride, int64_t blocks, i
     }
 }
 
-// tile = tile exp(top - whole_top) / whole_sum factor - less, column by column.
+template <class T, int NV>
+inline void scale_columns(const T* tile, int64_t ld, int64_t rows, const T* top, const T* whole_top,
+                          const T* whole_sum, const T* factor, const T* less, T* out) {
+    using V = typename Lanes<T>::Vec;
+    V times[NV], minus[NV];
+    each<NV>([&](int v) {
+        const int c = v * kLanes<T>;
+        times[v] = exp(load(top + c) - load(whole_top + c)) / load(whole_sum + c) * load(factor + c);
+        minus[v] = load(less + c);
+    });
+    for (int64_t r = 0; r < rows; ++r, tile += ld, out += ld) {
+        each<NV>([&](int v) {
+            const int c = v * kLanes<T>;
+            store(out + c, load(tile + c) * times[v] - minus[v]);
+        });
+    }
+}
+
+// out = tile exp(top - whole_top) / whole_sum factor - less, column by column.
 template <class T>
-void softmax_scale(T* tile, int64_t ld, int64_t rows, int64_t cols, const T* top,
-                   const T* whole_top, const T* whole_sum, const T* factor, const T* less) {
+void softmax_scale(const T* tile, int64_t ld, int64_t rows, int64_t cols, const T* top,
+                   const T* whole_top, const T* whole_sum, const T* factor, const T* less, T* out) {
     constexpr int lanes = kLanes<T>;
-    for (int64_t c = 0; c < cols; c += lanes) {
-        const auto times =
-            exp(load(top + c) - load(whole_top + c)) / load(whole_sum + c) * load(factor + c);
-        const auto minus = load(less + c);
-        for (int64_t r = 0; r < rows; ++r) {
-            T* at = tile + r * ld + c;
-            store(at, load(at) * times - minus);
-        }
+    int64_t c = 0;
+    for (; c + 4 * lanes <= cols; c += 4 * lanes) {
+        scale_columns<T, 4>(tile + c, ld, rows, top + c, whole_top + c, whole_sum + c, factor + c,
+                            less + c, out + c);
+    }
+    for (; c < cols; c += lanes) {
+        scale_columns<T, 1>(tile + c, ld, rows, top + c, whole_top + c, whole_sum + c, factor + c,
+                            less + c, out + c);
     }
 }
 
