@@ -5,11 +5,21 @@
 // of words: a token's bits depend on nothing but its own column.
 
 #include <limits>
+#include <type_traits>
 
 #include "features.h"
 
 namespace unpad {
 namespace UNPAD_TIER {
+
+// f(number of vectors, first column) for all columns: four vectors at once, the rest one by one.
+template <class T, class F>
+inline void in_strips(int64_t cols, F f) {
+    constexpr int lanes = kLanes<T>;
+    int64_t c = 0;
+    for (; c + 4 * lanes <= cols; c += 4 * lanes) f(std::integral_constant<int, 4>{}, c);
+    for (; c < cols; c += lanes) f(std::integral_constant<int, 1>{}, c);
+}
 
 // NV vectors of columns. In place x = exp(x scale - top), top the column's largest; its sum, and
 // the sum of the logits themselves where `total` is wanted.
@@ -48,15 +58,10 @@ inline void exp_columns(T* tile, int64_t ld, int64_t rows, T scale, T* top, T* s
 template <class T>
 void softmax_exp(T* tile, int64_t ld, int64_t rows, int64_t cols, T scale, T* top, T* sum,
                  T* total) {
-    constexpr int lanes = kLanes<T>;
-    const auto at = [&](int64_t c) { return total == nullptr ? nullptr : total + c; };
-    int64_t c = 0;
-    for (; c + 4 * lanes <= cols; c += 4 * lanes) {
-        exp_columns<T, 4>(tile + c, ld, rows, scale, top + c, sum + c, at(c));
-    }
-    for (; c < cols; c += lanes) {
-        exp_columns<T, 1>(tile + c, ld, rows, scale, top + c, sum + c, at(c));
-    }
+    in_strips<T>(cols, [&](auto vectors, int64_t c) {
+        exp_columns<T, vectors()>(tile + c, ld, rows, scale, top + c, sum + c,
+                                  total == nullptr ? nullptr : total + c);
+    });
 }
 
 // Blocks of words together: the largest logit and the sum relative to it, block by block.
@@ -85,7 +90,8 @@ inline void scale_columns(const T* tile, int64_t ld, int64_t rows, const T* top,
     V times[NV], minus[NV];
     each<NV>([&](int v) {
         const int c = v * kLanes<T>;
-        times[v] = exp(load(top + c) - load(whole_top + c)) / load(whole_sum + c) * load(factor + c);
+        times[v] =
+            exp(load(top + c) - load(whole_top + c)) / load(whole_sum + c) * load(factor + c);
         minus[v] = load(less + c);
     });
     for (int64_t r = 0; r < rows; ++r, tile += ld, out += ld) {
@@ -100,16 +106,10 @@ inline void scale_columns(const T* tile, int64_t ld, int64_t rows, const T* top,
 template <class T>
 void softmax_scale(const T* tile, int64_t ld, int64_t rows, int64_t cols, const T* top,
                    const T* whole_top, const T* whole_sum, const T* factor, const T* less, T* out) {
-    constexpr int lanes = kLanes<T>;
-    int64_t c = 0;
-    for (; c + 4 * lanes <= cols; c += 4 * lanes) {
-        scale_columns<T, 4>(tile + c, ld, rows, top + c, whole_top + c, whole_sum + c, factor + c,
-                            less + c, out + c);
-    }
-    for (; c < cols; c += lanes) {
-        scale_columns<T, 1>(tile + c, ld, rows, top + c, whole_top + c, whole_sum + c, factor + c,
-                            less + c, out + c);
-    }
+    in_strips<T>(cols, [&](auto vectors, int64_t c) {
+        scale_columns<T, vectors()>(tile + c, ld, rows, top + c, whole_top + c, whole_sum + c,
+                                    factor + c, less + c, out + c);
+    });
 }
 
 // The sum of each row's first `cols` numbers.

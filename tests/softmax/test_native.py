@@ -23,7 +23,7 @@ def mixed(words: int) -> torch.Tensor:
 
 
 # Softmax, tokens: a few tokens (half a panel), many (parts of a group), many words (shared by all
-# threads), an odd width, blocks that are not full.
+# threads; and more tokens than it takes at once), an odd width, blocks that are not full.
 CASES: dict[str, tuple[Any, int]] = {
     "few": (lambda: HierarchicalSoftmax(33, 150), 40),
     "wide": (lambda: HierarchicalSoftmax(96, 1100), 1500),
@@ -31,6 +31,7 @@ CASES: dict[str, tuple[Any, int]] = {
     "parts and large classes": (lambda: HierarchicalSoftmax(20, 1600, mixed(1600)), 700),
     "many words": (lambda: LinearCrossEntropy(20, 4300, temperature=0.7), 150),
     "many words, smoothed": (lambda: LinearCrossEntropy(32, 2100, label_smoothing=0.1), 130),
+    "many of both": (lambda: LinearCrossEntropy(20, 1300, label_smoothing=0.1), 1300),
     "one token": (lambda: LinearCrossEntropy(7, 1300, bias=False), 1),
 }
 
@@ -108,7 +109,7 @@ def test_all_bits_are_the_same_for_any_number_of_threads(name: str) -> None:
         assert all(torch.equal(g, found[0][1][name]) for name, g in gradients.items())
 
 
-@pytest.mark.parametrize("name", ["wide", "parts and large classes", "many words"])
+@pytest.mark.parametrize("name", ["wide", "parts and large classes", "many words", "many of both"])
 def test_only_the_gradients_that_are_wanted_are_made(name: str) -> None:
     make, tokens = CASES[name]
     softmax = make()
@@ -120,6 +121,16 @@ def test_only_the_gradients_that_are_wanted_are_made(name: str) -> None:
             tensor.requires_grad_(other == kept)
         (found,) = torch.autograd.grad(softmax(named["hidden"], target), named[kept])
         assert torch.equal(found, wanted[kept])
+
+
+def test_gradients_beyond_the_caches_are_those_within_them() -> None:
+    """34 MB of weights: their gradient is written past the caches."""
+    softmax = LinearCrossEntropy(256, 33_000)
+    hidden, target = torch.randn(200, 256), torch.randint(33_000, (200,))
+    whole = by_hand.taken(softmax, hidden, target)
+    with unpad.engine("torch"):
+        wanted = by_hand.taken(softmax.double(), hidden.double(), target)
+    by_hand.assert_close(whole, wanted, 3e-6)
 
 
 def test_memory_that_is_not_contiguous_is_read_where_it_lies() -> None:
