@@ -84,7 +84,7 @@ format: build  ## let ruff and clang-format rewrite the sources
 # One question a file; the peers' own need environments that `make bench-peers` makes.
 BENCHMARKS := train_ragged train_lengths train_sizes train_custom_cell user_cells batch_one \
   precision streaming sequence_length overheads input_forms memory_flat memory_lean ctc \
-  large_vocabulary likeliest_word
+  large_vocabulary likeliest_word where_time_goes
 PEER_BENCHMARKS := train_peers forward_peers
 
 bench: build  ## the benchmarks against torch (long); writes their results and docs/performance.md

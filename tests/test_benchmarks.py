@@ -99,6 +99,45 @@ def test_thousands_of_batches_of_new_lengths_leave_one_trace_and_flat_memory() -
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_a_step_is_taken_apart_into_parts_that_add_up() -> None:
+    pytest.importorskip("unpad._native")
+    sizes = ("--widths", 8, "--batches", 3, "--threads", 1, "--seconds", 0)
+    done = run("where_time_goes.py", *sizes)
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = [line for line in done.stdout.splitlines() if " | step " in line]
+    assert len(rows) == 6  # LSTM 8, GRU and RNN 128, and each with one sequence
+    for row in rows:
+        part = {
+            name: float(re.search(rf"{name} +(-?[\d.]+)", row)[1])  # type: ignore[index]
+            for name in ("step", "peak", "products", "else", "together", "outside")
+        }
+        both = part["products"] + part["else"] + part["together"]
+        assert both >= part["peak"] - 0.01, row
+        assert 0 < part["outside"] < part["step"], row
+
+
+def test_a_bar_says_how_many_rows_meet_it_and_what_the_others_ask_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import bars
+
+    rows = [
+        {"ratio": 1.5, "share of peak": 0.6, "cell": "A"},
+        {"ratio": 3.0, "share of peak": 0.7, "cell": "A"},
+        {"ratio": 0.5, "share of peak": 0.7, "cell": "B"},
+    ]
+    data = {"machine": {"peak GF/s a core": 100.4}, "rows": rows}
+    bar = bars.Bar(
+        "A against a peer", "≥ 2×", "question", bars.rows_with(bars.ratio, cell="A"), "reason"
+    )
+    found = "A against a peer", "≥ 2×", "1.50 to 3.00×", "met in 1 of 2", "100"
+    assert bar.line(data) == [*found, "asks for 80% of the peak; reason"]
+    assert bar.line(None)[3] == bar.line({**data, "rows": []})[3] == "not measured"
+    most = bars.Bar("B", "≤ 150 ms", "question", bars.rows_with(bars.ratio, cell="B"), "reason")
+    assert most.line(data) == ["B", "≤ 150 ms", "0.5 ms", "met", "100", ""]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("environment", "peers"),
