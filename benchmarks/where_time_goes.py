@@ -1,12 +1,14 @@
 """Where does a training step spend its time: in products, between them, or around the engine?
 
-The step of `train_sizes` (forward and backward, lengths uniform from 10 to 100), taken apart. Each
-pass is run again on the same memory with its products alone, and with all else alone: what is
-neither is the price of doing both (data that one leaves in a cache and the other pushes out). The
-rest of the step is torch, autograd and Python, timed around the engine's calls in place, with
-caches as cold as some milliseconds of other work leave them. Two figures tell what it is made of:
-the same on one token, again and again, so with warm caches; and an empty `autograd.Function` of as
-many tensors, forward and backward, right after the same passes.
+The step of `train_sizes` (forward and backward, lengths uniform from 10 to 100), and of one
+sequence of 100, taken apart. Each pass is run again on the same memory with its products alone,
+with all else alone, and with neither, which leaves the plan, packing the weights, adding up the
+sums of the threads and copying the states. These are a little more than the two whole passes: data
+that products and all else each fetch where they are alone.
+
+The rest of the step is torch, autograd and Python, timed around the engine's calls in place. Two
+figures tell what it is made of: the same on one token, again and again, so with warm caches; and an
+empty `autograd.Function` of as many tensors, forward and backward, right after the same passes.
 """
 
 from __future__ import annotations
@@ -15,37 +17,56 @@ import contextlib
 import itertools
 from collections.abc import Callable, Generator
 from dataclasses import replace
+from functools import partial
+from itertools import chain
 from time import perf_counter
 from typing import Any
 
 import torch
-from measure import arguments, save, start
+from measure import Milliseconds, alternate, arguments, save, start
 
-from unpad.bench import Rivals, Task, alternate, draw
-from unpad.compiler.program import Instruction, Kind, Pass
+from unpad.bench import Rivals, Task, draw
+from unpad.compiler.program import Instruction, Kind, Operand, Pass
 from unpad.compiler.schedule import Scheduled
 from unpad.engine import choose
 from unpad.engine.native_engine import NativePass, machine_peak
 from unpad.engine.torch_engine import Frame
 
-WAYS = ("forward", "backward")
-PRODUCTS = ("linear", "outer")
-Runs = list[tuple[Scheduled, Frame]]
+PARTS: dict[str, Callable[[str], bool]] = {
+    "whole": lambda _op: True,
+    "products": lambda op: op in ("linear", "outer"),
+    "else": lambda op: op not in ("linear", "outer"),
+    "neither": lambda _op: False,
+}
 
 
-def part(whole: Pass, *, products: bool) -> NativePass:
-    """A pass with its products alone, or with all else alone; it gives no sensible numbers.
+def part(whole: Pass, keeps: Callable[[str], bool]) -> NativePass:
+    """A pass with some of its instructions; it gives no sensible numbers.
 
-    A state must be written in either, so the one or two instructions that do are in both.
+    A state must be written: where the instruction that does is left out, it is copied from before.
     """
-    following = {n for n, buffer in enumerate(whole.buffers) if buffer.kind == Kind.NEXT}
+    buffers = list(whole.buffers)
 
-    def keeps(instruction: Instruction) -> bool:
-        writes = instruction.out is not None and instruction.out.buffer in following
-        return writes or (instruction.op in PRODUCTS) == products
+    def before(out: Operand) -> Operand:
+        previous = replace(buffers[out.buffer], kind=Kind.PREV)
+        if previous not in buffers:
+            buffers.append(previous)
+        return replace(out, buffer=buffers.index(previous))
 
-    phases = [replace(p, instructions=tuple(filter(keeps, p.instructions))) for p in whole.phases]
-    return NativePass(replace(whole, phases=tuple(p for p in phases if p.instructions)))
+    def kept(instruction: Instruction) -> list[Instruction]:
+        out = instruction.out
+        if keeps(instruction.op):
+            return [instruction]
+        if out is None or buffers[out.buffer].kind != Kind.NEXT:
+            return []
+        return [Instruction("copy", out, (before(out),))]
+
+    phases = [
+        replace(phase, instructions=tuple(chain.from_iterable(map(kept, phase.instructions))))
+        for phase in whole.phases
+    ]
+    phases = [phase for phase in phases if phase.instructions]
+    return NativePass(replace(whole, buffers=tuple(buffers), phases=tuple(phases)))
 
 
 @contextlib.contextmanager
@@ -65,19 +86,16 @@ def watched(see: Callable[[Scheduled, Frame, float], None]) -> Generator[None]:
         choose._native_pass = run
 
 
-def around(call: Callable[[], Any], seconds: float) -> tuple[float, float]:
-    """Milliseconds of a call, and of it what is not the engine's: medians."""
-    inside: list[float] = []
-    with watched(lambda _scheduled, _frame, taken: inside.append(taken)):
-        whole, outside = [], []
-        end = perf_counter() + seconds
-        while perf_counter() < end or len(whole) < 20:
-            inside.clear()
+def outside(call: Callable[[], Any], times: int = 1) -> Milliseconds:
+    """Of a call, the last of so many in a row, what is not the engine's."""
+    taken = 0.0
+    for _ in range(times):
+        inside: list[float] = []
+        with watched(lambda _scheduled, _frame, seconds, inside=inside: inside.append(seconds)):
             begin = perf_counter()
             call()
-            whole.append(perf_counter() - begin)
-            outside.append(whole[-1] - sum(inside))
-    return median(whole), median(outside)
+            taken = perf_counter() - begin - sum(inside)
+    return Milliseconds(1e3 * taken)
 
 
 class Empty(torch.autograd.Function):
@@ -93,67 +111,59 @@ class Empty(torch.autograd.Function):
         return tuple([torch.empty_like(tensor) for tensor in ctx.saved_tensors])
 
 
-def empty(tensors: list[torch.Tensor], before: Callable[[], Any], seconds: float) -> float:
-    """Milliseconds of an empty function of these tensors, after something else: median."""
-    pull = torch.empty_like(tensors[0])
-    taken: list[float] = []
-    end = perf_counter() + seconds
-    while perf_counter() < end or len(taken) < 20:
-        before()
-        begin = perf_counter()
-        torch.autograd.grad(Empty.apply(*tensors), tensors, pull)
-        taken.append(perf_counter() - begin)
-    return median(taken)
-
-
-def median(times: list[float]) -> float:
-    return 1e3 * sorted(times)[len(times) // 2]
+def empty(tensors: list[torch.Tensor], before: list[Callable[[], Any]]) -> Milliseconds:
+    """An empty function of these tensors, after something else."""
+    for run in before:
+        run()
+    begin = perf_counter()
+    torch.autograd.grad(Empty.apply(*tensors), tensors, torch.empty_like(tensors[0]))
+    return Milliseconds(1e3 * (perf_counter() - begin))
 
 
 def apart(cell: str, width: int, batch: int, threads: int, seconds: float) -> dict[str, Any]:
     torch.set_num_threads(threads)
     lengths = draw("uniform 10-100", batch) if batch > 1 else [100]
     rivals, one = Rivals(Task(cell, width), lengths), Rivals(Task(cell, width), [1])
-    call = rivals.calls()["unpad"]
-    call()
-    runs: Runs = []
-    with watched(lambda scheduled, frame, _taken: runs.append((scheduled, frame))):
-        call()
-    step, outside = around(call, seconds)
-    jobs: dict[str, Callable[[], Any]] = {}
-    for (scheduled, frame), way in zip(runs, WAYS, strict=True):
-        for name, program in (
-            ("whole", choose.native_program(scheduled)),
-            ("products", part(scheduled.program, products=True)),
-            ("else", part(scheduled.program, products=False)),
-        ):
-            jobs[f"{way} {name}"] = lambda program=program, frame=frame: program.run_frame(frame)
-    times, load = alternate(jobs, seconds=seconds, least=5)
-    tensors = [torch.zeros(t.shape).requires_grad_() for t in call()]
-    bare = empty(tensors, lambda: [jobs[f"{way} whole"]() for way in WAYS], seconds / 3)
-    both = {
-        name: sum(times[f"{way} {name}"].median for way in WAYS)
-        for name in ("whole", "products", "else")
+    step, one_token = rivals.calls()["unpad"], one.calls()["unpad"]
+    runs: list[tuple[Scheduled, Frame]] = []
+    tensors = [torch.zeros_like(gradient).requires_grad_() for gradient in step()]
+    with watched(lambda scheduled, frame, _seconds: runs.append((scheduled, frame))):
+        step()
+    passes = {
+        name: [partial(part(s.program, keeps).run_frame, frame) for s, frame in runs]
+        for name, keeps in PARTS.items()
     }
-    peak = machine_peak(threads)
-    needed = 1e3 * rivals.task.operations(sum(lengths)) / peak
+    jobs: dict[str, Callable[[], object]] = {
+        "step": step,
+        **{name: lambda runs=runs: [run() for run in runs] for name, runs in passes.items()},
+        "outside": lambda: outside(step),
+        "outside, one token": lambda: outside(one_token, 10),
+        "empty function": lambda: empty(tensors, passes["whole"]),
+    }
+    found, load = alternate(jobs, seconds=seconds, least=5)
+    times = {name: timing.median for name, timing in found.items()}
+    needed = 1e3 * rivals.task.operations(sum(lengths)) / machine_peak(threads)
+    products, others = (times[name] - times["neither"] for name in ("products", "else"))
     return {
         "cell": cell,
         "width": width,
         "batch": batch,
         "threads": threads,
         "tokens": sum(lengths),
-        "step": step,
+        **times,
         "at the peak": needed,
-        "products": both["products"],
-        "share of products": needed / both["products"],
-        "else": both["else"],
-        "together": both["whole"] - both["products"] - both["else"],
-        "outside": outside,
-        "empty function": bare,
-        "outside, one token": around(one.calls()["unpad"], seconds / 3)[1],
+        "products": products,
+        "share of products": needed / products,
+        "else": others,
+        "twice": products + others + times["neither"] - times["whole"],
         "foreign load": load,
     }
+
+
+SHOWN = (
+    *("step", "at the peak", "neither", "products", "else", "twice"),
+    *("outside", "outside, one token", "empty function"),
+)
 
 
 def main() -> None:
@@ -176,12 +186,9 @@ def main() -> None:
         row = apart(cell, width, batch, threads, options.seconds)
         rows.append(row)
         print(
-            f"{cell:5}{width:4}{batch:4}{threads:2} thr | step {row['step']:8.2f}, at the peak "
-            f"{row['at the peak']:7.2f} | products {row['products']:8.2f} + else "
-            f"{row['else']:6.2f} "
-            f"+ together {row['together']:6.2f} + outside {row['outside']:5.2f} | of one token "
-            f"{row['outside, one token']:.2f}, empty {row['empty function']:.2f} ms | "
-            f"{row['foreign load']:.0%}",
+            f"{cell:5}{width:4}{batch:4}{threads:2} thr |"
+            + "".join(f" {name} {row[name]:.2f}" for name in SHOWN)
+            + f" ms | {row['foreign load']:.0%}",
             flush=True,
         )
     if not options.no_save:

@@ -104,15 +104,15 @@ def test_a_step_is_taken_apart_into_parts_that_add_up() -> None:
     sizes = ("--widths", 8, "--batches", 3, "--threads", 1, "--seconds", 0)
     done = run("where_time_goes.py", *sizes)
     assert done.returncode == 0, done.stdout + done.stderr
-    rows = [line for line in done.stdout.splitlines() if " | step " in line]
+    rows = [line for line in done.stdout.splitlines() if " thr | step " in line]
     assert len(rows) == 6  # LSTM 8, GRU and RNN 128, and each with one sequence
     for row in rows:
         part = {
-            name: float(re.search(rf"{name} +(-?[\d.]+)", row)[1])  # type: ignore[index]
-            for name in ("step", "peak", "products", "else", "together", "outside")
+            name: float(number) for name, number in re.findall(r"([a-z][a-z, ]*?) ([-\d.]+)", row)
         }
-        both = part["products"] + part["else"] + part["together"]
-        assert both >= part["peak"] - 0.01, row
+        whole = part["neither"] + part["products"] + part["else"] - part["twice"]
+        assert part["at the peak"] <= whole + 0.01, row
+        assert 0 < part["neither"] < whole, row
         assert 0 < part["outside"] < part["step"], row
 
 
