@@ -170,9 +170,10 @@ def _once_lines(once: Once, compiled: Compiled) -> list[str]:
 def _expression(ref: OnceRef, once: Once, compiled: Compiled) -> str:
     if ref.number < once.leaves:
         return compiled.leaves[ref.number].attribute or f"captured tensor {ref.number}"
-    if ref in once.sums:
-        terms = [_expression(term, once, compiled) for term in once.sums[ref]]
-        return functools.reduce(lambda a, b: f"add({a}, {b})", terms)
+    if ref in once.pieces:
+        pieces = [[_expression(t, once, compiled) for t in piece] for piece in once.pieces[ref]]
+        sums = [functools.reduce(lambda a, b: f"add({a}, {b})", terms) for terms in pieces]
+        return sums[0] if len(sums) == 1 else f"cat({', '.join(sums)})"
     for function, args, _, results in once.calls:
         if ref.number in results:
             given = [_expression(a, once, compiled) for a in once_refs(args)]

@@ -109,8 +109,8 @@ class Backward:
 
     Attributes:
         shapes: of the accumulators as gradients: [K, N] as stored, or [n].
-        places: for each matrix and each term of a vector the accumulator that is its gradient; -1
-            where that is zero, None where it is not wanted.
+        places: for each matrix and vector the accumulator that is its gradient; -1 where that is
+            zero, None where it is not wanted.
     """
 
     scheduled: Scheduled
@@ -182,12 +182,10 @@ class Programs:
         )
         wanted = (*needs.matrices, *needs.shared)
         found = [accumulated.index(i) if i in accumulated else -1 for i in range(len(wanted))]
-        places = [place if wants else None for place, wants in zip(found, wanted, strict=True)]
-        terms = zip(places[matrices:], self.compiled.once.term_counts, strict=True)
         return Backward(
             scheduled,
             tuple(shapes[i] if i < matrices else shapes[i][1:] for i in accumulated),
-            (*places[:matrices], *(place for place, count in terms for _ in range(count))),
+            tuple(place if wants else None for place, wants in zip(found, wanted, strict=True)),
         )
 
 
@@ -214,16 +212,18 @@ class Compiled:
         return all(self.floating)
 
     def needs(self, flags: tuple[bool, ...] | None = None) -> Needs:
-        """The gradients wanted of x, states, matrices and terms of vectors in a row; None: none."""
-        states = 1 + len(self.step.states)
-        vectors = states + len(self.step.matrices)
-        flags = flags or (False,) * (vectors + sum(self.once.term_counts))
-        ends = list(accumulate(self.once.term_counts, initial=vectors))
+        """The gradients wanted of x, states and parts of the weights in a row; None: none."""
+        parts = 1 + len(self.step.states)
+        counts = [sum(pieces) for pieces in self.once.counts]
+        flags = flags or (False,) * (parts + sum(counts))
+        ends = accumulate(counts, initial=parts)
+        weights = tuple(any(flags[begin:end]) for begin, end in pairwise(ends))
+        matrices = len(self.step.matrices)
         return Needs(
             x=flags[0],
-            states=flags[1:states],
-            matrices=flags[states:vectors],
-            shared=tuple(any(flags[begin:end]) for begin, end in pairwise(ends)),
+            states=flags[1:parts],
+            matrices=weights[:matrices],
+            shared=weights[matrices:],
         )
 
     def wanted(self, flags: tuple[bool, ...], return_states: bool) -> Programs:

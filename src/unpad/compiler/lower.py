@@ -11,10 +11,12 @@ would mix rows is refused.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import accumulate
 from typing import Any, ClassVar
 
 import torch
@@ -66,6 +68,7 @@ class Shared:
 Value = Row | Shared
 
 
+Pieces = tuple[tuple[OnceRef, ...], ...]
 Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], tuple[int, ...]]
 
 
@@ -78,9 +81,10 @@ class Once:
     count: int = 0
     matrices: list[OnceRef] = field(default_factory=list)
     shared: list[OnceRef] = field(default_factory=list)
-    # Shared vectors that are the sum of others, by their reference: `engine.autograd` adds the
-    # terms up and gives each the gradient of the sum, for less than autograd's own node would cost.
-    sums: dict[OnceRef, tuple[OnceRef, ...]] = field(default_factory=dict)
+    # What is made of others by adding and joining alone: pieces end to end, each the sum of its
+    # terms. `engine.autograd` makes it and gives each term its piece of the gradient, for less than
+    # autograd's own nodes would cost.
+    pieces: dict[OnceRef, Pieces] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.count = self.leaves
@@ -92,30 +96,36 @@ class Once:
         return OnceRef(self.count - 1)
 
     def sum(self, *terms: OnceRef) -> OnceRef:
-        """Name the sum of vectors of one width."""
-        self.count += 1
-        ref = OnceRef(self.count - 1)
-        self.sums[ref] = tuple(t for term in terms for t in self.terms(term))
+        """Add vectors of one width."""
+        ref = functools.reduce(functools.partial(self.call, torch.add), terms)
+        pieces = [self.pieces_of(term) for term in terms]
+        if all(len(found) == 1 for found in pieces):
+            self.pieces[ref] = (tuple(term for (found,) in pieces for term in found),)
         return ref
 
-    def terms(self, ref: OnceRef) -> tuple[OnceRef, ...]:
-        """The vectors that are added up to this one; itself alone where it is no sum."""
-        return self.sums.get(ref, (ref,))
+    def join(self, *parts: OnceRef) -> OnceRef:
+        """Lay vectors end to end, or matrices of one width below each other."""
+        ref = self.call(torch.cat, list(parts))
+        self.pieces[ref] = tuple(piece for part in parts for piece in self.pieces_of(part))
+        return ref
 
-    def added(self, ref: OnceRef) -> OnceRef:
-        """The same vector as something that other calls can take."""
-        first, *rest = self.terms(ref)
-        for term in rest:
-            first = self.call(torch.add, first, term)
-        return first
+    def pieces_of(self, ref: OnceRef) -> Pieces:
+        """What a tensor is made of; itself alone where it is neither a sum nor joined."""
+        return self.pieces.get(ref, ((ref,),))
+
+    def terms(self) -> list[OnceRef]:
+        """Every term of every piece of the matrices, then of the shared vectors."""
+        refs = (*self.matrices, *self.shared)
+        return [term for ref in refs for piece in self.pieces_of(ref) for term in piece]
 
     @cached_property
-    def term_counts(self) -> tuple[int, ...]:
-        """How many terms each shared vector has."""
-        return tuple(len(self.terms(ref)) for ref in self.shared)
+    def counts(self) -> tuple[tuple[int, ...], ...]:
+        """Numbers of terms of the pieces of each matrix, then of each shared vector."""
+        refs = (*self.matrices, *self.shared)
+        return tuple(tuple(len(piece) for piece in self.pieces_of(ref)) for ref in refs)
 
-    def run(self, leaves: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-        """(matrices [K, N], terms [n] of the shared vectors), from the current leaves."""
+    def run(self, leaves: list[Tensor]) -> list[Tensor]:
+        """The parts: every term of the matrices and shared vectors, from the current leaves."""
         values: Any = dict(enumerate(leaves)) if self.calls else leaves
         for function, args, kwargs, results in self.calls:
             given = {k: _filled(v, values) for k, v in kwargs.items()} if kwargs else {}
@@ -124,25 +134,56 @@ class Once:
                 values[results[0]] = out
             else:
                 values.update(zip(results, out, strict=True))
-        matrices, terms = self._numbers
-        return [values[number] for number in matrices], [values[number] for number in terms]
+        return [values[number] for number in self._numbers]
 
     @cached_property
-    def _numbers(self) -> tuple[list[int], list[int]]:
-        terms = [term.number for ref in self.shared for term in self.terms(ref)]
-        return [ref.number for ref in self.matrices], terms
+    def _numbers(self) -> list[int]:
+        return [term.number for term in self.terms()]
 
-    def vectors(self, terms: Sequence[Tensor]) -> list[Tensor]:
-        """The shared vectors [n], contiguous, from their terms."""
+    def joined(self, parts: Sequence[Tensor]) -> list[Tensor]:
+        """The matrices and vectors that have more than one part; without a gradient."""
         found: list[Tensor] = []
-        start = 0
-        for count in self.term_counts:
-            total = terms[start]
-            for term in terms[start + 1 : start + count]:
-                total = total + term
-            found.append(total.contiguous())
-            start += count
+        at = 0
+        for pieces in self.counts:
+            if pieces != _ALONE:
+                sums: list[Tensor] = []
+                for count in pieces:
+                    sums.append(functools.reduce(torch.add, parts[at : at + count]))
+                    at += count
+                found.append(sums[0] if len(sums) == 1 else torch.cat(sums))
+            else:
+                at += 1
         return found
+
+    def weights(
+        self, parts: Sequence[Tensor], joined: Sequence[Tensor]
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """(matrices [K, N] or, flipped, [N, K], contiguous vectors [n])"""
+        found: list[Tensor] = []
+        at, made = 0, iter(joined)
+        for pieces in self.counts:
+            found.append(parts[at] if pieces == _ALONE else next(made))
+            at += sum(pieces)
+        matrices = len(self.matrices)
+        return found[:matrices], [vector.contiguous() for vector in found[matrices:]]
+
+    def spread(
+        self, parts: Sequence[Tensor], gradients: Sequence[Tensor | None]
+    ) -> list[Tensor | None]:
+        """The gradient of every part from those of the matrices and vectors."""
+        found: list[Tensor | None] = []
+        for total, pieces in zip(gradients, self.counts, strict=True):
+            if total is None or len(pieces) == 1:
+                found += [total] * sum(pieces)
+                continue
+            starts = list(accumulate(pieces, initial=len(found)))
+            rows = total.split([parts[start].shape[0] for start in starts[:-1]])
+            for piece, count in zip(rows, pieces, strict=True):
+                found += [piece] * count
+        return found
+
+
+_ALONE = (1,)
 
 
 def _filled(arg: Any, values: dict[int, Any]) -> Any:

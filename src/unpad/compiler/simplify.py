@@ -170,7 +170,7 @@ def _side_by_side(once: Once, matrices: list[OnceRef]) -> OnceRef:
     flips = _flips(once)
     if not all(ref.number in flips for ref in matrices):
         return once.call(torch.cat, matrices, 1)
-    return once.call(torch.t, once.call(torch.cat, [flips[ref.number] for ref in matrices]))
+    return once.call(torch.t, once.join(*[flips[ref.number] for ref in matrices]))
 
 
 # -- sums ------------------------------------------------------------------------------------------
@@ -224,7 +224,7 @@ def _shared_sum(new: _Rebuild, graph: Graph, shared: list[int]) -> int:
     widths = {graph[term].width for term in shared}
     if len(widths) == 1:
         return new.shared(new.once.sum(*refs), widths.pop())
-    total, *rest = map(new.once.added, refs)
+    total, *rest = refs
     for ref in rest:
         total = new.once.call(torch.add, total, ref)
     return new.shared(total, max(widths))
@@ -270,7 +270,7 @@ def _lift(step: Step, once: Once, rank: int) -> Step:
                 _force(new, other, rewrite)
             if all(graph[o].op == "shared" for o in others):
                 refs = [once.shared[graph[o].index] for o in others]
-                joined = new.shared(_end_to_end(once, refs), graph[base].width)
+                joined = new.shared(once.join(*refs), graph[base].width)
             else:
                 joined = new.graph.concat(new.number[o] for o in others)
             sums[last] = new.graph.op("add", new.number[base], joined)
@@ -287,15 +287,6 @@ def _force(new: _Rebuild, number: int, rewrite: Rewrite) -> None:
             node = new.old.graph[needed]
             written = rewrite(new, needed, node)
             new.number[needed] = new.same(node) if written is None else written
-
-
-def _end_to_end(once: Once, vectors: list[OnceRef]) -> OnceRef:
-    """Shared vectors as one; of sums of as many terms each, the sum of the terms end to end."""
-    terms = [once.terms(ref) for ref in vectors]
-    if len({len(t) for t in terms}) > 1:
-        return once.call(torch.cat, [once.added(ref) for ref in vectors])
-    joined = [once.call(torch.cat, list(column)) for column in zip(*terms, strict=True)]
-    return once.sum(*joined) if len(joined) > 1 else joined[0]
 
 
 def _other(graph: Graph, add: int, piece: int) -> int:
@@ -403,9 +394,10 @@ def _compact(step: Step, once: Once) -> tuple[Step, Once]:
     kept.matrices = [once.matrices[m] for m in matrices]
     compacted.flipped = _unflip(once, kept.matrices)
     kept.shared = [once.shared[s] for s in shared]
-    kept.sums = {ref: once.sums[ref] for ref in kept.shared if ref in once.sums}
-    terms = [term for ref in kept.shared for term in kept.terms(ref)]
-    kept.calls = _needed_calls(once, [*kept.matrices, *terms])
+    kept.pieces = {
+        ref: once.pieces[ref] for ref in (*kept.matrices, *kept.shared) if ref in once.pieces
+    }
+    kept.calls = _needed_calls(once, kept.terms())
     return compacted, kept
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import compress
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -56,14 +56,47 @@ class Call:
         return -1 if self.reverse else 1
 
 
+class Inputs(NamedTuple):
+    """The tensors of a run.
+
+    Attributes:
+        x: [T, width].
+        initial: [B, width] for each state, contiguous; None: zeros.
+        parts: what the matrices and vectors are made of (`compiler.lower.Once`); x, initial states
+            and parts, in a row, are what autograd knows of.
+        joined: those that have more than one part.
+        matrices, vectors: the weights as the programs read them.
+    """
+
+    x: Tensor
+    initial: list[Tensor | None]
+    parts: Sequence[Tensor]
+    joined: Sequence[Tensor]
+    matrices: list[Tensor]
+    vectors: list[Tensor]
+
+
+def inputs_of(
+    compiled: Compiled, tensors: Sequence[Any], joined: Sequence[Tensor] | None = None
+) -> Inputs:
+    """The tensors of a run by what they are; ``joined`` where that is known."""
+    states, once = 1 + len(compiled.step.states), compiled.once
+    initial = [None if t is None else t.contiguous() for t in tensors[1:states]]
+    parts = tensors[states:]
+    joined = once.joined(parts) if joined is None else joined
+    return Inputs(tensors[0], initial, parts, joined, *once.weights(parts, joined))
+
+
 def run(
-    call: Call, x: Tensor, initial: list[Tensor], matrices: list[Tensor], terms: list[Tensor]
+    call: Call, x: Tensor, initial: Sequence[Tensor | None], parts: list[Tensor]
 ) -> list[Tensor]:
     """[output [T, O], final states [B, w]..., states at every token [T, w]...], differentiable."""
-    tensors = (x, *initial, *matrices, *terms)
-    if torch.is_grad_enabled() and any([t.requires_grad for t in tensors]):  # noqa: C419 - quicker
+    tensors = (x, *initial, *parts)
+    flags = [t is not None and t.requires_grad for t in tensors]
+    if torch.is_grad_enabled() and any(flags):
         return list(_apply(call, *tensors))
-    return _forward(call, wanted(call, (False,) * len(tensors)), tensors)[0]
+    inputs = inputs_of(call.compiled, tensors)
+    return _forward(call, wanted(call, (False,) * len(flags)), inputs)[0]
 
 
 def wanted(call: Call, flags: tuple[bool, ...]) -> Programs:
@@ -72,16 +105,14 @@ def wanted(call: Call, flags: tuple[bool, ...]) -> Programs:
 
 
 def _forward(
-    call: Call, programs: Programs, tensors: Sequence[Tensor], into: Sequence[Tensor | Placed] = ()
+    call: Call, programs: Programs, inputs: Inputs, into: Sequence[Tensor | Placed] = ()
 ) -> tuple[list[Tensor], Tensor | None]:
     """(results, what to keep for the backward pass)
 
     ``into``: where output and states at every token go, which are then no results.
     """
     compiled, allocate, scheduled = call.compiled, call.allocate, programs.forward
-    x, initial, matrices, terms = split(compiled, tensors)
-    shared = compiled.once.vectors(terms)
-    streams, batch = programs.streams, call.offsets.shape[0] - 1
+    x, streams, batch = inputs.x, programs.streams, call.offsets.shape[0] - 1
     count = x.shape[0] if call.begins is None else int(call.offsets[-1])
     widths = streams.forward_widths
     kept = allocate(count, streams.kept_width, x) if streams.kept_width else None
@@ -93,11 +124,11 @@ def _forward(
         offsets=call.offsets,
         direction=call.direction,
         streams=[call.placed(x), *call.noises, *_kept(streams, kept), *(into or found)],
-        shared=[shared[i] for i in scheduled.shared],
-        matrices=[matrices[m] for m, _ in scheduled.matrices],
+        shared=[inputs.vectors[i] for i in scheduled.shared],
+        matrices=[inputs.matrices[m] for m, _ in scheduled.matrices],
         flipped=scheduled.flipped,
         accumulators=[],
-        initial=initial,
+        initial=inputs.initial,
         final=final,
         precision=call.precision,
         begins=call.begins,
@@ -111,24 +142,15 @@ def _kept(streams: Streams, kept: Tensor | None) -> list[Columns]:
     return [] if kept is None else [Columns(kept, streams.kept_columns)]
 
 
-def split(
-    compiled: Compiled, tensors: Sequence[Tensor]
-) -> tuple[Tensor, list[Tensor], Sequence[Tensor], Sequence[Tensor]]:
-    """(x, initial states, matrices, terms of vectors) out of the tensors of a run."""
-    states = 1 + len(compiled.step.states)
-    vectors = states + len(compiled.step.matrices)
-    initial = [t.contiguous() for t in tensors[1:states]]
-    return tensors[0], initial, tensors[states:vectors], tensors[vectors:]
-
-
 class _Function(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, call: Call, *tensors: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, call: Call, *tensors: Tensor | None) -> tuple[Tensor, ...]:
         programs = wanted(call, ctx.needs_input_grad[1:])
-        results, kept = _forward(call, programs, tensors)
+        inputs = inputs_of(call.compiled, tensors)
+        results, kept = _forward(call, programs, inputs)
         ctx.set_materialize_grads(False)
         ctx.call, ctx.programs = call, programs
-        ctx.save_for_backward(*tensors, kept)
+        ctx.save_for_backward(*tensors, kept, *inputs.joined)
         if not call.compiled.all_floating:
             states = zip(results[1:], call.compiled.floating * 2, strict=False)
             ctx.mark_non_differentiable(*[state for state, floats in states if not floats])
@@ -136,10 +158,13 @@ class _Function(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        call, (*tensors, kept) = ctx.call, ctx.saved_tensors
+        call, saved, needed = ctx.call, ctx.saved_tensors, ctx.needs_input_grad[1:]
+        tensors, kept, joined = saved[: len(needed)], saved[len(needed)], saved[len(needed) + 1 :]
         if torch.is_grad_enabled():
-            return (None, *_replay(call, tuple(tensors), grads, ctx.needs_input_grad[1:]))
-        return (None, *_backward(call, ctx.programs, tensors, kept, grads))
+            return (None, *_replay(call, tensors, grads, needed))
+        inputs = inputs_of(call.compiled, tensors, joined)
+        d_x, d_initial, d_weights = _backward(call, ctx.programs, inputs, kept, grads)
+        return (None, d_x, *d_initial, *call.compiled.once.spread(inputs.parts, d_weights))
 
 
 # torch's own `apply` first looks through every argument for the wrappers of torch.func, a twentieth
@@ -151,27 +176,28 @@ _apply: Callable[..., tuple[Tensor, ...]] = _above.apply
 def _backward(
     call: Call,
     programs: Programs,
-    tensors: Sequence[Tensor],
+    inputs: Inputs,
     kept: Tensor | None,
     grads: Sequence[Tensor | Placed | None],
     into: Placed | None = None,
-) -> list[Tensor | None]:
-    """The gradient of every tensor; that of x goes ``into`` a larger one, and is then no result."""
-    compiled, streams, states = call.compiled, programs.streams, programs.needs.states
-    x, initial, matrices, terms = split(compiled, tensors)
-    count, alive = len(initial), programs.alive
+) -> tuple[Tensor | None, list[Tensor | None], list[Tensor | None]]:
+    """The gradients of x, the initial states, and every matrix and vector.
+
+    That of x goes ``into`` a larger one, and is then no result.
+    """
+    streams, states, alive = programs.streams, programs.needs.states, programs.alive
+    x, count = inputs.x, len(inputs.initial)
     d_output, d_states = grads[0], grads[1 + count :]
     d_final = cast("Sequence[Tensor | None]", grads[1 : 1 + count])
     arrives = tuple([g is not None for g in d_states]) or (False,) * count
     backward = programs.backward(d_output is not None, arrives)
     scheduled = backward.scheduled
-    shared = compiled.once.vectors(terms) if scheduled.shared else []
     d_x = None
     if programs.needs.x and into is None:
         d_x = call.allocate(x.shape[0], x.shape[1], x)
     d_initial = [
-        torch.empty_like(state) if wants and lives else None
-        for state, wants, lives in zip(initial, states, alive, strict=True)
+        torch.empty_like(state) if state is not None and wants and lives else None
+        for state, wants, lives in zip(inputs.initial, states, alive, strict=True)
     ]
     sums = [_sum(call, x, shape) for shape in backward.shapes]
     arriving = [in_rows(g) if isinstance(g, Tensor) else g for g in (d_output, *d_states)]
@@ -179,8 +205,8 @@ def _backward(
         offsets=call.offsets,
         direction=-call.direction,
         streams=[call.placed(x), *call.noises, *_kept(streams, kept), *arriving, into or d_x],
-        shared=[shared[i] for i in scheduled.shared],
-        matrices=[matrices[m] for m, _ in scheduled.matrices],
+        shared=[inputs.vectors[i] for i in scheduled.shared],
+        matrices=[inputs.matrices[m] for m, _ in scheduled.matrices],
         flipped=scheduled.flipped,
         accumulators=sums,
         initial=[None if g is None else in_full(g) for g in compress(d_final, alive)],
@@ -189,11 +215,12 @@ def _backward(
         begins=call.begins,
     )
     call.run_pass(scheduled, frame)
+    weights = (*inputs.matrices, *inputs.vectors)
     d_weights = [
         None if place is None else torch.zeros_like(weight) if place < 0 else sums[place]
-        for weight, place in zip(tensors[1 + count :], backward.places, strict=True)
+        for weight, place in zip(weights, backward.places, strict=True)
     ]
-    return [d_x, *d_initial, *d_weights]
+    return d_x, d_initial, d_weights
 
 
 # An allocator maps a larger one anew at every step, and its pages cost more than the sum.
@@ -212,7 +239,7 @@ def _sum(call: Call, x: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 def _replay(
     call: Call,
-    tensors: tuple[Tensor, ...],
+    tensors: Sequence[Tensor | None],
     grads: tuple[Tensor | None, ...],
     needed: tuple[bool, ...],
 ) -> list[Tensor | None]:
@@ -223,10 +250,9 @@ def _replay(
         for out, grad in zip(outs, grads, strict=True)
         if grad is not None and out.requires_grad
     ]
-    wanted = [t for t, needs in zip(tensors, needed, strict=True) if needs]
     found = torch.autograd.grad(
         [out for out, _ in pairs],
-        wanted,
+        cast("list[Tensor]", [*compress(tensors, needed)]),
         [grad for _, grad in pairs],
         create_graph=True,
         allow_unused=True,
@@ -235,20 +261,28 @@ def _replay(
     return [next(results) if needs else None for needs in needed]
 
 
-def replay_forward(call: Call, tensors: tuple[Tensor, ...]) -> list[Tensor]:
+def replay_forward(call: Call, tensors: Sequence[Tensor | None]) -> list[Tensor]:
     """The forward results again, by the eager loop over the step in torch operations."""
-    x, initial, matrices, terms = split(call.compiled, tensors)
-    shared = call.compiled.once.vectors(terms)
-    cell = _StepCell(call.compiled.step, matrices, shared, call.precision)
+    step, inputs = call.compiled.step, inputs_of(call.compiled, tensors)
+    cell = _StepCell(step, inputs.matrices, inputs.vectors, call.precision)
     output, final, states = eager.run(
         cell,
-        torch.cat([x, *call.noises], 1) if call.noises else x,
+        torch.cat([inputs.x, *call.noises], 1) if call.noises else inputs.x,
         call.offsets,
-        tuple(initial),
+        tuple(filled(call, inputs.x, inputs.initial)),
         reverse=call.reverse,
         return_states=call.return_states,
     )
     return [output, *final, *(states or ())]
+
+
+def filled(call: Call, x: Tensor, initial: Sequence[Tensor | None]) -> list[Tensor]:
+    """Initial states with the zeros that None stands for."""
+    batch, widths = call.offsets.shape[0] - 1, call.compiled.step.state_widths
+    return [
+        x.new_zeros(batch, width) if state is None else state
+        for state, width in zip(initial, widths, strict=True)
+    ]
 
 
 class _StepCell(torch.nn.Module):

@@ -133,11 +133,10 @@ def _run(
         return _uncompiled(cell, found, x, offsets, state, **ways)
     if found[0].growth is not None and not _exact(found[0].growth, x, offsets, flat):
         return eager.run(cell, x, offsets, state, **ways)
-    compiled, (matrices, terms) = found[0], map(resolved, found[1])
+    compiled, parts = found[0], resolved(found[1])
     rounded = rounds(x, precision)
     if working_dtype(x) is not x.dtype:
-        x, matrices = x.float(), [t.float() for t in matrices]
-        terms = [t.float() for t in terms]
+        x, parts = x.float(), [t.float() for t in parts]
     native = name != "torch" and _native_takes(x, name)
     fast, step = memory == "fast", compiled.step
     allocate = _native_allocate if native else _torch_allocate
@@ -156,15 +155,13 @@ def _run(
     widths = zip(flat, step.state_widths, strict=True)
     initial = resolved([_formed(leaf, (leaf.shape[0], width), x.dtype) for leaf, width in widths])
     if fast:
-        results = autograd.run(call, x, initial, matrices, terms)
+        results = autograd.run(call, x, initial, parts)
     else:
-        results = lean.run(call, x, initial, matrices, terms, memory=memory)
+        results = lean.run(call, x, initial, parts, memory=memory)
     return _shaped(call, results, state, flat, narrow=narrow)
 
 
-def _run_once(
-    cell: nn.Module, x: Tensor, state: Nest
-) -> tuple[Compiled, tuple[list[Tensor], list[Tensor]]] | Refused:
+def _run_once(cell: nn.Module, x: Tensor, state: Nest) -> tuple[Compiled, list[Tensor]] | Refused:
     """The programs of a cell, and what is worked out once a run."""
     with _cached_parametrizations(cell), without_autocast(x.device.type):
         found, tensors = _compiled(cell, x, state)
@@ -359,7 +356,7 @@ def _compiled(cell: nn.Module, x: Tensor, state: Nest) -> tuple[Compiled | Refus
 
 def _glanced(
     cell: nn.Module, x: Tensor, flat: list[Tensor]
-) -> tuple[Compiled, tuple[list[Tensor], list[Tensor]]] | None:
+) -> tuple[Compiled, list[Tensor]] | None:
     """What `_run_once` gives, where a glance shows that the last programs are still right."""
     last = _glances.get(cell, _NOTHING).get(_sizes(x, flat))
     if last is None or not last[0].still():

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
@@ -43,9 +43,8 @@ _STEPS = torch.tensor(sorted({math.ceil(1.05**i) for i in range(440)}), device="
 def run(
     call: autograd.Call,
     x: Tensor,
-    initial: list[Tensor],
-    matrices: list[Tensor],
-    terms: list[Tensor],
+    initial: Sequence[Tensor | None],
+    parts: list[Tensor],
     *,
     memory: str | int,
 ) -> list[Tensor]:
@@ -53,14 +52,14 @@ def run(
 
     Args:
         call: without noises; they are drawn here.
-        x, initial, matrices, terms: as for `autograd.run`.
+        x, initial, parts: as for `autograd.run`.
         memory: "lean", or the most bytes that may be kept and worked with in the backward pass,
             beside the input, the results and their gradients.
 
     Raises:
         ArgumentError: so few bytes do not do, however short the stretches.
     """
-    tensors = (x, *initial, *matrices, *terms)
+    tensors = (x, *autograd.filled(call, x, initial), *parts)
     if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
         programs = autograd.wanted(call, tuple(t.requires_grad for t in tensors))
         steps = choose_steps(memory, call.offsets.diff(), _sizes(call, programs, x))
@@ -68,7 +67,7 @@ def run(
             return list(_Function.apply(_Lean(call, programs.needs, steps), *tensors))  # type: ignore[no-untyped-call]
     step = call.compiled.step
     noises = [drawn(noise, x, call.offsets, call.allocate) for noise in step.noises]
-    return autograd.run(replace(call, noises=noises), x, initial, matrices, terms)
+    return autograd.run(replace(call, noises=noises), x, initial, parts)
 
 
 def share(memory: str | int, runs: int) -> str | int:
@@ -166,15 +165,15 @@ class _Lean:
     def part(
         self,
         stretch: Stretch,
-        before: list[Tensor],
-        tensors: tuple[Tensor, ...],
+        before: Sequence[Tensor],
+        inputs: autograd.Inputs,
         noises: Sequence[Tensor],
         work: Workspace,
-    ) -> tuple[autograd.Call, tuple[Tensor, ...]]:
-        """The call for one stretch and its tensors, with the very noises that it had before."""
+    ) -> tuple[autograd.Call, autograd.Inputs]:
+        """The call for one stretch and its inputs, with the very noises that it had before."""
         work.give_back()
-        call = self.noisy(stretch, noises, tensors[0], work)
-        return call, (tensors[0], *before, *tensors[1 + len(before) :])
+        call = self.noisy(stretch, noises, inputs.x, work)
+        return call, inputs._replace(initial=[state.contiguous() for state in before])
 
     def noisy(
         self, stretch: Stretch, noises: Sequence[Tensor], x: Tensor, allocate: Alloc
@@ -218,7 +217,8 @@ class _Function(torch.autograd.Function):
         if torch.is_grad_enabled():
             call = lean.whole(tensors[0], noises)
             return (None, *autograd._replay(call, tensors, grads, ctx.needs_input_grad[1:]))
-        return (None, *_Backward(lean, tensors, noises, grads).run(borders))
+        inputs = autograd.inputs_of(lean.call.compiled, tensors)
+        return (None, *_Backward(lean, inputs, noises, grads).run(borders))
 
 
 def _forward(
@@ -226,7 +226,8 @@ def _forward(
 ) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
     """(results, for each state its rows at all borders, noises in few bytes)"""
     call, step = lean.call, lean.call.compiled.step
-    x, initial, _, _ = autograd.split(call.compiled, tensors)
+    inputs = autograd.inputs_of(call.compiled, tensors)
+    x, initial = inputs.x, tensors[1 : 1 + len(step.states)]
     noises = [compact(noise, x, call.offsets) for noise in step.noises]
     widths = [step.graph[step.output].width, *(step.state_widths if call.return_states else ())]
     streams = [Placed(call.allocate(len(x), width, x)) for width in widths]
@@ -239,7 +240,7 @@ def _forward(
         if number:
             for border, state in zip(borders, before, strict=True):
                 border.append(state)
-        after = _read(lean, stretch, before, tensors, noises, work, streams)
+        after = _read(lean, stretch, before, inputs, noises, work, streams)
         pairs = zip(final, after, strict=True)
         final = [stretch.with_sequences(state, new) for state, new in pairs]
     kept = [torch.cat(border) if border else x.new_empty(0, 1) for border in borders]
@@ -251,16 +252,16 @@ def _read(
     lean: _Lean,
     stretch: Stretch,
     before: list[Tensor],
-    tensors: tuple[Tensor, ...],
+    inputs: autograd.Inputs,
     noises: Sequence[Tensor],
     work: Workspace,
     streams: list[Placed],
 ) -> list[Tensor]:
     """The states after a stretch; output and states at every token go into ``streams``."""
     call = lean.call
-    part, inputs = lean.part(stretch, before, tensors, noises, work)
-    nothing = autograd.wanted(call, (False,) * len(tensors))
-    return autograd._forward(part, nothing, inputs, streams)[0]
+    part, mine = lean.part(stretch, before, inputs, noises, work)
+    nothing = autograd.wanted(call, (False,) * (1 + len(before) + len(inputs.parts)))
+    return autograd._forward(part, nothing, mine, streams)[0]
 
 
 class _Backward:
@@ -269,13 +270,13 @@ class _Backward:
     def __init__(
         self,
         lean: _Lean,
-        tensors: tuple[Tensor, ...],
+        inputs: autograd.Inputs,
         noises: Sequence[Tensor],
         grads: tuple[Tensor | None, ...],
     ) -> None:
         call = lean.call
-        self.lean, self.tensors, self.noises = lean, tensors, noises
-        self.x, self.initial, _, _ = autograd.split(call.compiled, tensors)
+        self.lean, self.inputs, self.noises = lean, inputs, noises
+        self.x, self.initial = inputs.x, cast("list[Tensor]", inputs.initial)
         count = len(self.initial)
         self.arriving = (grads[0], *grads[1 + count :])
         # The gradient of a state goes on to the stretch before, wanted at the end or not.
@@ -288,7 +289,7 @@ class _Backward:
         ]
         width = self.x.shape[1]
         self.d_x = Placed(call.allocate(len(self.x), width, self.x)) if needs.x else None
-        self.sums: list[Tensor | None] = [None] * (len(tensors) - 1 - count)
+        self.sums: list[Tensor | None] = []
 
     def run(self, borders: Sequence[Tensor]) -> list[Tensor | None]:
         """The gradient of every tensor, or None."""
@@ -303,20 +304,21 @@ class _Backward:
             self._stretch(stretch, before, work)
         wanted = zip(self.carried, self.lean.needs.states, strict=True)
         states = [state if needed else None for state, needed in wanted]
-        return [self.d_x and self.d_x.tensor, *states, *self.sums]
+        d_parts = self.lean.call.compiled.once.spread(self.inputs.parts, self.sums)
+        return [self.d_x and self.d_x.tensor, *states, *d_parts]
 
     def _stretch(self, stretch: Stretch, before: list[Tensor], work: Workspace) -> None:
-        part, inputs = self.lean.part(stretch, before, self.tensors, self.noises, work)
+        part, inputs = self.lean.part(stretch, before, self.inputs, self.noises, work)
         _, kept = autograd._forward(part, self.programs, inputs, self._spare(stretch, work))
         output, *every = [_arriving(grad, stretch) for grad in self.arriving]
         ends = [None if state is None else stretch.sequences_of(state) for state in self.carried]
         grads = (output, *ends, *every)
-        _, *found = autograd._backward(part, self.programs, inputs, kept, grads, self.d_x)
-        pairs = zip(self.carried, found[: len(ends)], strict=True)
+        _, states, sums = autograd._backward(part, self.programs, inputs, kept, grads, self.d_x)
+        pairs = zip(self.carried, states, strict=True)
         self.carried = [
             None if new is None else stretch.with_sequences(old, new) for old, new in pairs
         ]
-        self._add(found[len(ends) :])
+        self._add(sums)
 
     def _spare(self, stretch: Stretch, work: Workspace) -> list[Tensor | Placed]:
         """Where the results of the second run go, which nobody reads: d_x, if it has the width."""
@@ -330,12 +332,10 @@ class _Backward:
 
     def _add(self, sums: list[Tensor | None]) -> None:
         """Add a stretch's sums, in place, to those of the stretches behind it."""
-        if all(total is None for total in self.sums):
+        if not self.sums:
             self.sums = sums
             return
-        # The terms of one vector have one gradient, the very same tensor.
-        pairs = zip(self.sums, sums, strict=True)
-        for total, more in {id(total): (total, more) for total, more in pairs}.values():
+        for total, more in zip(self.sums, sums, strict=True):
             if total is not None and more is not None:
                 total.add_(more)
 

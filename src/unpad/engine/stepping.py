@@ -176,5 +176,6 @@ def _with(places: list[Place], widths: list[int]) -> list[tuple[Place, int]]:
 @torch.no_grad()
 def _once(program: Compiled) -> list[Tensor]:
     """The program's matrices and shared vectors, from the weights as they are."""
-    matrices, terms = program.once.run(program.held_tensors())
-    return [t.detach() for t in (*matrices, *program.once.vectors(terms))]
+    parts = program.once.run(program.held_tensors())
+    matrices, vectors = program.once.weights(parts, program.once.joined(parts))
+    return [t.detach() for t in (*matrices, *vectors)]
