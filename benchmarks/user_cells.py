@@ -106,10 +106,11 @@ def measure(name: str, width: int, batch: int, threads: int, seconds: float) -> 
     cell.take(shipped.ours)
     layer = unpad.nn.Recurrent(cell)
     ragged, pull = shipped.ragged
+    weights = tuple(cell.parameters())
 
     def user() -> tuple[Tensor, ...]:
         output, _ = layer(ragged)
-        return torch.autograd.grad(output.values, (ragged.values, *cell.parameters()), pull)
+        return torch.autograd.grad(output.values, (ragged.values, *weights), pull)
 
     exact = shipped.exact()
     x, *rest = user()

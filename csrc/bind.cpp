@@ -187,7 +187,8 @@ struct Owned {
     int64_t size;
 };
 
-// A tensor [rows, cols] over memory of the pool, which gets it back when the last view dies.
+// A DLPack capsule of [rows, cols] over memory of the pool, which gets it back when the last view
+// of what is made of it dies.
 nb::object empty(size_t rows, size_t cols, bool wide) {
     const size_t bytes = rows * cols * (wide ? 8 : 4);
     auto* owned = new Owned{nullptr, 0};
@@ -202,9 +203,9 @@ nb::object empty(size_t rows, size_t cols, bool wide) {
         delete o;
     });
     const size_t shape[2] = {rows, cols};
-    const nb::ndarray<nb::pytorch> tensor(owned->data, 2, shape, owner, nullptr,
-                                          wide ? nb::dtype<double>() : nb::dtype<float>());
-    return nb::cast(tensor, nb::rv_policy::reference);
+    const nb::ndarray<> memory(owned->data, 2, shape, owner, nullptr,
+                               wide ? nb::dtype<double>() : nb::dtype<float>());
+    return nb::cast(memory, nb::rv_policy::reference);
 }
 
 }  // namespace

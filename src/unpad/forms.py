@@ -53,7 +53,7 @@ def open_input(
     *,
     features: torch.Size,
     batch_first: bool,
-    like: Tensor,
+    like: Callable[[], Tensor],
     argument: str = "input",
     lengths_argument: str = "lengths",
 ) -> Opened:
@@ -64,7 +64,7 @@ def open_input(
         lengths: for a padded tensor alone; None: every sequence has all the steps.
         features: the shape of a token.
         batch_first: whether a padded tensor is [B, S, ...] or [S, B, ...].
-        like: gives its dtype and device to a list of no sequences.
+        like: gives a tensor, of whose dtype and device a list of no sequences is.
         argument, lengths_argument: what an error calls the input and the lengths.
 
     Raises:
@@ -159,7 +159,9 @@ def _open_single(x: Tensor, lengths: Any, names: tuple[str, str]) -> Opened:
     return Opened(x, offsets, lambda values: values, batched=False)
 
 
-def _open_ragged(sequences: Any, features: torch.Size, like: Tensor, argument: str) -> Opened:
+def _open_ragged(
+    sequences: Any, features: torch.Size, like: Callable[[], Tensor], argument: str
+) -> Opened:
     if isinstance(sequences, Ragged):
         return Opened(sequences.values, sequences.offsets, sequences.with_values)
     if isinstance(sequences, PackedSequence):
@@ -169,7 +171,7 @@ def _open_ragged(sequences: Any, features: torch.Size, like: Tensor, argument: s
     if isinstance(sequences, (list, tuple)):
         rows = cast("list[Any]", sequences)
         with renamed("sequences", argument):
-            ragged = Ragged.from_list(rows, like=like.detach().new_empty((0, *features)))
+            ragged = Ragged.from_list(rows, like=like().detach().new_empty((0, *features)))
         return Opened(
             ragged.values, ragged.offsets, lambda values: ragged.with_values(values).to_list()
         )

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from unpad.cells.arguments import check_dtype, check_flag, check_memory, check_precision
-from unpad.cells.cell import feature_shape, start, start_like
+from unpad.cells.cell import feature_shape, start, start_like, start_unmade
 from unpad.cells.compose import (
     check_cell,
     check_states,
@@ -35,7 +35,7 @@ from unpad.softmax import (
     classes_in_order,
     linear_cross_entropy,
 )
-from unpad.states import check_state
+from unpad.states import check_state, made
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -210,7 +210,7 @@ def static_rnn(
             sequence_length, batch_size=rows, max_length=len(inputs), argument="sequence_length"
         )
     whole = Opened(inputs[0], torch.arange(rows + 1, device="cpu"), lambda values: values)
-    state = _start(cell, initial_state, whole, dtype, "initial_state")
+    state = made(_start(cell, initial_state, whole, dtype, "initial_state"))
     outputs: list[Tensor] = []
     for step, x in enumerate(inputs):
         live = (lengths > step).nonzero()[:, 0].to(x.device)
@@ -246,7 +246,7 @@ def _open(
         sequence_length,
         features=features,
         batch_first=not time_major,
-        like=torch.empty((0, *features)),
+        like=lambda: torch.empty(0),
         argument="inputs",
         lengths_argument="sequence_length",
     )
@@ -265,6 +265,8 @@ def _start(
 ) -> Nest:
     check_dtype(dtype)
     check_tokens(cell, "inputs", batch.values)
+    if dtype is None and given is None:
+        return start_unmade(cell, batch.batch_size, batch.values)
     if dtype is None:
         own = start(cell, batch.batch_size, batch.values)
     else:

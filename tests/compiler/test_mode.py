@@ -19,8 +19,8 @@ import oracle
 import unpad
 from compiler.test_trace import Own, Sorts, assert_current, run_float32
 from unpad import Cell
-from unpad.compiler import mode
 from unpad.compiler.build import compile_cell
+from unpad.compiler.glance import Glance
 from unpad.compiler.trace import Refused
 from unpad.engine import choose
 from unpad.nn import GRUCell, LSTMCell, Stack
@@ -273,7 +273,7 @@ def _lstm() -> nn.Module:
 )
 def test_a_glance_sees_every_change_that_the_mode_sees(change) -> None:
     cell = _lstm()
-    glance = mode.Glance(cell)
+    glance = Glance(cell)
     assert glance.still()
     change(cell)
     assert not glance.still()
@@ -291,11 +291,11 @@ class _Derived(LSTMCell):
 def test_a_glance_sees_what_changes_without_an_assignment_to_the_cell(monkeypatch) -> None:
     cell = nn.Sequential(LSTMCell(3, 4), _Derived(3, 4))
     cell[0].rates = [0.1]
-    glance = mode.Glance(cell)
+    glance = Glance(cell)
     assert glance.still()
     cell[0].rates[0] = 0.2
     assert not glance.still()
-    glance = mode.Glance(cell)
+    glance = Glance(cell)
     assert glance.still()
     monkeypatch.setitem(globals(), "_scale", 2.0)
     assert not glance.still()
@@ -304,7 +304,7 @@ def test_a_glance_sees_what_changes_without_an_assignment_to_the_cell(monkeypatc
 def test_a_glance_is_never_sure_of_tied_weights() -> None:
     cell = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
     cell[0].weight = cell[1].weight  # that they are is no part of any module's values
-    assert not mode.Glance(cell).still()
+    assert not Glance(cell).still()
 
 
 class Scaled(Cell):
@@ -329,10 +329,10 @@ class Scaled(Cell):
         return h, h
 
 
-@pytest.mark.parametrize("make", [_lstm, lambda: _Derived(3, 4), Scaled])
+@pytest.mark.parametrize("make", [_lstm, lambda: _Derived(3, 4), Scaled, Plain])
 def test_a_glance_keeps_no_cell_alive(make) -> None:
     cell = make()
-    glance, gone = mode.Glance(cell), weakref.ref(cell)
+    glance, gone = Glance(cell), weakref.ref(cell)
     del cell
     gc.collect()
     assert gone() is None
@@ -461,6 +461,89 @@ def test_what_a_forward_reads_is_seen_wherever_it_stands(
         wanted = layer(x)[0]
     assert not torch.allclose(before, wanted)
     torch.testing.assert_close(layer(x)[0], wanted)
+
+
+def _shifted(x, by=0.0):
+    return x + by
+
+
+class Plain(Cell):
+    """Reads nothing that can change inside of an object: a glance needs no more than identities."""
+
+    input_size = state_size = 3
+    gain = 1.0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.map = nn.Linear(3, 3)
+
+    def forward(self, x, state, factor=1.0):
+        h = _shifted(self.map(x) + state) * Config.scale * SETTINGS.scale * self.gain * factor
+        return torch.tanh(h * GAIN), torch.tanh(sum([h * self.half() for _ in range(2)]))
+
+    def half(self):
+        return 0.5
+
+
+def _other_forward(self, x, state, factor=1.0):
+    return torch.relu(self.map(x)), state
+
+
+SEEN = {
+    "a class's number": lambda c, m: m.setattr(Plain, "gain", 0.5),
+    "its own number": lambda c, m: setattr(c, "gain", 0.5),
+    "another class's": lambda c, m: m.setattr(Config, "scale", 3.0),
+    "a module's": lambda c, m: m.setattr(SETTINGS, "scale", 0.3),
+    "a global": lambda c, m: m.setitem(globals(), "GAIN", 0.2),
+    "a helper": lambda c, m: m.setitem(globals(), "_shifted", _helped),
+    "a helper's default": lambda c, m: m.setattr(_shifted, "__defaults__", (0.7,)),
+    "a helper's code": lambda c, m: m.setattr(_shifted, "__code__", _scaled_up.__code__),
+    "a method": lambda c, m: m.setattr(Plain, "half", lambda self: 0.1),
+    "a default": lambda c, m: m.setattr(Plain.forward, "__defaults__", (0.1,)),
+    "forward itself": lambda c, m: m.setattr(Plain, "forward", _other_forward),
+}
+
+
+def _scaled_up(x, by=0.0):
+    return x * 3
+
+
+@pytest.mark.parametrize("place", SEEN)
+def test_a_glance_at_a_users_plain_cell_sees_what_changes(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cell = Plain()
+    glance = Glance(cell)
+    assert glance.still()
+    assert not glance._others  # nothing is read anew
+    layer, x = unpad.nn.Recurrent(cell), torch.randn(2, 5, 3)
+    before = layer(x)[0]
+    SEEN[place](cell, monkeypatch)
+    assert not glance.still()
+    with unpad.engine("eager"):
+        wanted = layer(x)[0]
+    assert not torch.allclose(before, wanted)
+    torch.testing.assert_close(layer(x)[0], wanted)
+
+
+def test_a_glance_sees_what_a_forward_closes_over() -> None:
+    def make(scale: float):
+        class Closes(Plain):
+            def forward(self, x, state):
+                return torch.tanh(self.map(x) * scale), state
+
+        def change(new: float) -> None:
+            nonlocal scale
+            scale = new
+
+        return Closes(), change
+
+    cell, change = make(1.0)
+    glance = Glance(cell)
+    assert glance.still()
+    assert not glance._others
+    change(2.0)
+    assert not glance.still()
 
 
 def test_a_hook_of_every_module_is_seen() -> None:

@@ -67,6 +67,9 @@ class Rivals:
         self.ours: Any = getattr(nn, task.cell)(task.features, task.width, task.layers)
         self.torch: Any = getattr(torch.nn, task.cell)(task.features, task.width, task.layers)
         self.ours.load_state_dict(self.torch.state_dict())
+        # Listed once, as an optimizer does.
+        self.our_weights = tuple(self.ours.parameters())
+        self.torch_weights = tuple(self.torch.parameters())
         self.sequences = [torch.randn(n, task.features) for n in lengths]
         self.pull = [torch.randn(n, task.width) for n in lengths]
 
@@ -97,7 +100,7 @@ class Rivals:
         """Ours on the ragged batch."""
         x, pull = self.ragged
         output, _ = self.ours(x)
-        return torch.autograd.grad(output.values, (x.values, *self.ours.parameters()), pull)
+        return torch.autograd.grad(output.values, (x.values, *self.our_weights), pull)
 
     def run_padded(self) -> Gradients:
         """torch's on the batch padded with zeros to its longest sequence."""
@@ -107,7 +110,7 @@ class Rivals:
         """torch's on a PackedSequence."""
         x, pull = self.packed
         output, _ = self.torch(x)
-        return torch.autograd.grad(output.data, (x.data, *self.torch.parameters()), pull)
+        return torch.autograd.grad(output.data, (x.data, *self.torch_weights), pull)
 
     def exact(self) -> Gradients:
         """The gradients in float64, the input's in the order of the ragged batch.
@@ -133,7 +136,7 @@ class Rivals:
 
     def _train_padded(self, x: Tensor, pull: Tensor) -> Gradients:
         output, _ = self.torch(x)
-        return torch.autograd.grad(output, (x, *self.torch.parameters()), pull)
+        return torch.autograd.grad(output, (x, *self.torch_weights), pull)
 
     def _in_ragged_order(self, way: str, gradients: Gradients) -> Gradients:
         x, *parameters = gradients

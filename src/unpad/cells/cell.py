@@ -13,6 +13,7 @@ from unpad.cells.arguments import is_number
 from unpad.errors import ArgumentError, ArgumentTypeError, quoted
 from unpad.jit import refuse_scripting
 from unpad.nest import Nest, describe, leaves
+from unpad.states import Zeros
 
 Size: TypeAlias = Any  # int | torch.Size | list[int] | tuple of sizes; recursive
 """Features of one row: an int (n features), a ``torch.Size`` or a list (a shape; ``torch.Size([])``
@@ -95,6 +96,8 @@ def feature_shape(size: Size, name: str = "size") -> torch.Size:
     >>> feature_shape(3), feature_shape([2, 3])
     (torch.Size([3]), torch.Size([2, 3]))
     """
+    if type(size) is int and size >= 0:
+        return torch.Size((size,))
     parts: list[Any] = list(size) if isinstance(size, (list, tuple)) else [size]  # pyright: ignore[reportUnknownArgumentType]
     whole = all(is_number(part, numbers.Integral) for part in parts)
     if not whole or min(parts, default=0) < 0:
@@ -150,6 +153,22 @@ def start(cell: nn.Module, batch_size: int, x: Tensor) -> Nest:
     """Give a cell's own initial state, for tokens like ``x``."""
     dtype = x.dtype if x.is_floating_point() else torch.get_default_dtype()
     return start_like(cell, batch_size, dtype=dtype, device=x.device)
+
+
+def start_unmade(cell: nn.Module, batch_size: int, x: Tensor) -> Nest:
+    """`start` for an engine: `Zeros` where the cell has no ``initial_state`` of its own."""
+    make = getattr(cell, "initial_state", None)
+    if make is not None and getattr(make, "__func__", None) is not Cell.initial_state:
+        return start(cell, batch_size, x)
+    dtype = x.dtype if x.is_floating_point() else torch.get_default_dtype()
+    return _unmade(cast("Any", cell).state_size, batch_size, dtype, x.device)
+
+
+def _unmade(size: Size, batch_size: int, dtype: torch.dtype, device: torch.device) -> Nest:
+    if is_nested(size):
+        return tuple([_unmade(part, batch_size, dtype, device) for part in size])
+    shape = torch.Size((batch_size, *feature_shape(size, "state_size")))
+    return Zeros(shape, dtype, device)
 
 
 def start_like(cell: nn.Module, batch_size: int, *, dtype: Any, device: Any) -> Nest:

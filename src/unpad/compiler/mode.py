@@ -10,24 +10,22 @@ from __future__ import annotations
 import dis
 import functools
 import itertools
-import weakref
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, cast
 
 import numpy as np
 from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
-from torch.nn.utils.parametrize import is_parametrized
 
-_OWN = frozenset(vars(nn.Module())) - {"training"}
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+OWN = frozenset(vars(nn.Module())) - {"training"}
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 # Hooks of every module there is.
-_GLOBAL_HOOKS: list[dict[int, Any]] = [
+GLOBAL_HOOKS: list[dict[int, Any]] = [
     vars(torch_module)[f"_global{name}"] for name in ("_forward_hooks", "_forward_pre_hooks")
 ]
-_PLAIN = (bool, int, float, str, type(None))
-_READABLE = (tuple, list, dict, FunctionType)
-_OURS = ("unpad.", "torch.", "builtins", "typing", "abc")
+PLAIN = (bool, int, float, str, type(None))
+READABLE = (tuple, list, dict, FunctionType)
+OURS = ("unpad.", "torch.", "builtins", "typing", "abc")
 # How deep fields of fields are looked at, and how large an array.
 _DEEPEST, _LARGEST = 4, 1 << 12
 
@@ -41,93 +39,15 @@ def mode(cell: nn.Module) -> tuple[Any, ...]:
     >>> mode(cell) == before
     False
     """
-    parts = [_mode_of(module) for module in cell.modules()]
-    everywhere = tuple(_numbered(hooks) for hooks in _GLOBAL_HOOKS)
-    return (*parts, (0, Tensor, ("tied", _tied(cell)), ("global hooks", everywhere)))
+    parts = [mode_of(module) for module in cell.modules()]
+    everywhere = tuple(_numbered(hooks) for hooks in GLOBAL_HOOKS)
+    return (*parts, (0, Tensor, ("tied", tied(cell)), ("global hooks", everywhere)))
 
 
-def _mode_of(module: nn.Module) -> tuple[Any, ...]:
+def mode_of(module: nn.Module) -> tuple[Any, ...]:
+    """The part of a mode that is of one module alone."""
     held = *_held(module), *_values(module), *_hooks(module), *_read(module)
     return id(module), type(module), *held
-
-
-class Glance:
-    """Tells in microseconds that a cell's mode is what it was; where it cannot, `mode` must tell.
-
-    Of modules of this package and of torch that hold plain values alone, which nothing but an
-    assignment changes, the very objects are looked at; the others, such as a user's cell itself,
-    are read as `mode` reads them. `still` may be False where the mode would come out equal. No
-    module of a glance that is still is parametrized.
-    """
-
-    def __init__(self, cell: nn.Module) -> None:
-        modules = list(cell.modules())
-        if _tied(cell) or any(map(is_parametrized, modules)):
-            modules = []
-        # What is kept of others than plain modules may lead back to the cell and keep it alive.
-        plain = [all(map(_is_plain, module.modules())) for module in modules]
-        self._parts = [_Part(m) for m, p in zip(modules, plain, strict=True) if p]
-        others = [m for m, p in zip(modules, plain, strict=True) if not p]
-        self._others = [(weakref.ref(module), _mode_of(module)) for module in others]
-
-    def still(self) -> bool:
-        """Whether nothing has changed since this was made."""
-        for part in self._parts:
-            if not part.still():
-                return False
-        for other, before in self._others:
-            module = other()
-            if module is None or _mode_of(module) != before:
-                return False
-        return bool(self._parts or self._others) and not any(_GLOBAL_HOOKS)
-
-
-class _Part:
-    """One module of a glance."""
-
-    def __init__(self, module: nn.Module) -> None:
-        self.module, self.kind = weakref.ref(module), type(module)
-        self.held = held = vars(module)
-        self.count, self.buffers = len(held), len(module._buffers)
-        self.own = [(k, v) for k, v in held.items() if k not in _OWN and not isinstance(v, Tensor)]
-        self.children = list(module._modules.items())
-        self.none = _absent(module)
-
-    def still(self) -> bool:
-        held, modules = self.held, self.held["_modules"]
-        if len(held) != self.count or len(held["_buffers"]) != self.buffers:
-            return False
-        if len(modules) != len(self.children) or type(self.module()) is not self.kind:
-            return False
-        for name, value in self.own:
-            if held.get(name, self) is not value:
-                return False
-        for name, child in self.children:
-            if modules.get(name) is not child:
-                return False
-        return not (self.none and self._filled()) and not _hooked(held)
-
-    def _filled(self) -> bool:
-        """Whether a parameter or buffer that was None is a tensor now."""
-        tensors = {**self.held["_parameters"], **self.held["_buffers"]}
-        return any(tensors.get(name) is not None for name in self.none)
-
-
-def _hooked(held: dict[str, Any]) -> bool:
-    return any(held[name] for name in _HOOKS)
-
-
-def _is_plain(module: nn.Module) -> bool:
-    held = vars(module)
-    own = [v for k, v in held.items() if k not in _OWN and not isinstance(v, Tensor)]
-    plain = all(isinstance(v, _PLAIN) or _plain_tuple(v) for v in own)
-    return plain and not _users(type(module)) and not _hooked(held)
-
-
-def _plain_tuple(value: Any) -> bool:
-    return isinstance(value, tuple) and all(
-        isinstance(v, _PLAIN) or _plain_tuple(v) for v in cast("tuple[Any, ...]", value)
-    )
 
 
 def changed(before: tuple[Any, ...], after: tuple[Any, ...]) -> list[str]:
@@ -146,15 +66,16 @@ def changed(before: tuple[Any, ...], after: tuple[Any, ...]) -> list[str]:
 def _held(module: nn.Module) -> list[tuple[str, Any]]:
     """Which modules stand under which names, and which parameters and buffers are None."""
     children = tuple((name, id(child)) for name, child in module._modules.items())
-    return [("modules", children), ("none", _absent(module))]
+    return [("modules", children), ("none", absent(module))]
 
 
-def _absent(module: nn.Module) -> tuple[str, ...]:
+def absent(module: nn.Module) -> tuple[str, ...]:
+    """Names of parameters and buffers that are None."""
     tensors = (*module._parameters.items(), *module._buffers.items())
     return tuple(name for name, tensor in tensors if tensor is None)
 
 
-def _tied(cell: nn.Module) -> tuple[int, ...]:
+def tied(cell: nn.Module) -> tuple[int, ...]:
     """Which names stand for one tensor: a trace reads it by one of them. Empty where none do."""
     numbers: dict[int, int] = {}
     places = [
@@ -167,14 +88,14 @@ def _tied(cell: nn.Module) -> tuple[int, ...]:
     return tuple(places) if len(numbers) < len(places) else ()
 
 
-def _users(kind: type) -> list[type]:
+def users(kind: type) -> list[type]:
     """The classes of a module that a user wrote."""
-    return [k for k in kind.__mro__ if not k.__module__.startswith(_OURS)]
+    return [k for k in kind.__mro__ if not k.__module__.startswith(OURS)]
 
 
 def _hooks(module: nn.Module) -> list[tuple[str, Any]]:
     """Hooks that run within a step: added, removed or replaced, they are traced anew."""
-    held: list[dict[int, Any]] = [vars(module)[name] for name in _HOOKS]
+    held: list[dict[int, Any]] = [vars(module)[name] for name in HOOKS]
     return [("hooks", _numbered(hooks)) for hooks in held if hooks]
 
 
@@ -184,16 +105,16 @@ def _numbered(hooks: dict[int, Any]) -> tuple[tuple[int, Any], ...]:
 
 def _read(module: nn.Module) -> list[tuple[str, Any]]:
     """What a user's forward and methods read from globals, closures, defaults and classes."""
-    users = _users(type(module))
-    if not users:
+    written = users(type(module))
+    if not written:
         return []
     forward: Any = getattr(module.forward, "__func__", module.forward)
-    held = [(k, v) for kind in users for k, v in vars(kind).items() if not k.startswith("__")]
+    held = [(k, v) for kind in written for k, v in vars(kind).items() if not k.startswith("__")]
     # Tensors that forward's own variables hold are read anew; those of functions it calls are not.
     found = [
         (name, _frozen(value))
         for name, value in held
-        if isinstance(value, (*_PLAIN, *_READABLE)) and value is not forward
+        if isinstance(value, (*PLAIN, *READABLE)) and value is not forward
     ]
     found.append(("forward", id(forward)))
     found += [("default", _frozen(getattr(forward, kind, None))) for kind in _DEFAULTS]
@@ -210,7 +131,7 @@ _DEFAULTS = ("__defaults__", "__kwdefaults__")
 def _globals(function: Any) -> list[tuple[str, Any]]:
     """What a function names of its globals; of a module or class among them, the names it takes."""
     outside = getattr(function, "__globals__", {})
-    here, names = _names(getattr(function, "__code__", None))
+    here, names = names_of(getattr(function, "__code__", None))
     found: list[tuple[str, Any]] = []
     for name in here:
         value = outside.get(name)
@@ -221,7 +142,7 @@ def _globals(function: Any) -> list[tuple[str, Any]]:
     return found
 
 
-def _names(code: CodeType | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def names_of(code: CodeType | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Names of globals in a function's code, and all names: in lambdas and comprehensions too.
 
     An attribute may be called as a global that the function does not read.
@@ -231,7 +152,7 @@ def _names(code: CodeType | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
     # By identity: a code object's own hash and comparison go through all that it holds.
     known = _named.get(id(code))
     if known is None:
-        inner = [_names(c) for c in code.co_consts if isinstance(c, CodeType)]
+        inner = [names_of(c) for c in code.co_consts if isinstance(c, CodeType)]
         read = [i.argval for i in dis.get_instructions(code) if i.opname in _READS_A_GLOBAL]
         here = itertools.chain(read, *(names for names, _ in inner))
         all_names = itertools.chain(code.co_names, *(names for _, names in inner))
@@ -247,21 +168,26 @@ _READS_A_GLOBAL = frozenset({"LOAD_GLOBAL", "LOAD_NAME"})
 _named: dict[int, tuple[CodeType, tuple[tuple[str, ...], tuple[str, ...]]]] = {}
 
 
+def is_ours(source: Any) -> bool:
+    """Whether a module or class is this package's or torch's, of which no value changes."""
+    home: str = source.__module__ if isinstance(source, type) else source.__name__
+    return f"{home}.".startswith(OURS)
+
+
 def _taken(source: Any, names: tuple[str, ...]) -> list[tuple[str, Any]]:
     """Values of a user's module or class under these names; of torch's they do not change."""
-    home: str = source.__module__ if isinstance(source, type) else source.__name__
-    if f"{home}.".startswith(_OURS):
+    if is_ours(source):
         return []
     kinds = source.__mro__ if isinstance(source, type) else (source,)
     held = [(name, vars(kind)[name]) for kind in kinds for name in names if name in vars(kind)]
-    return [(name, value) for name, value in held if isinstance(value, (*_PLAIN, *_READABLE))]
+    return [(name, value) for name, value in held if isinstance(value, (*PLAIN, *READABLE))]
 
 
 def _values(module: nn.Module) -> list[tuple[str, Any]]:
     return [
         (name, _frozen(value))
         for name, value in vars(module).items()
-        if name not in _OWN and not isinstance(value, Tensor)
+        if name not in OWN and not isinstance(value, Tensor)
     ]
 
 
@@ -269,7 +195,7 @@ def _frozen(value: Any, depth: int = 0) -> Any:
     """A value that changes where the other does. No reference to an object is kept: one to the cell
     would keep it alive for ever.
     """
-    if isinstance(value, _PLAIN):
+    if isinstance(value, PLAIN):
         return value
     if isinstance(value, Tensor):  # read anew at every run, but one in a field of an object
         return Tensor, id(value) if depth else 0
@@ -301,7 +227,7 @@ def _frozen(value: Any, depth: int = 0) -> Any:
 
 def _hidden(module: nn.Module, depth: int) -> tuple[Any, ...]:
     """A module that is no submodule (one in a list): its values, and which tensors it holds."""
-    own = [(k, v) for k, v in vars(module).items() if k not in _OWN and not isinstance(v, Tensor)]
+    own = [(k, v) for k, v in vars(module).items() if k not in OWN and not isinstance(v, Tensor)]
     tensors = [t for held in (module._parameters, module._buffers) for t in held.values()]
     ids = tuple(None if t is None else (id(t), t.data_ptr()) for t in tensors)
     return ids, *((name, _frozen(value, depth)) for name, value in own)

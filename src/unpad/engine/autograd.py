@@ -81,7 +81,7 @@ def inputs_of(
 ) -> Inputs:
     """The tensors of a run by what they are; ``joined`` where that is known."""
     states, once = 1 + len(compiled.step.states), compiled.once
-    initial = [None if t is None else t.contiguous() for t in tensors[1:states]]
+    initial = [None if t is None else in_full(t) for t in tensors[1:states]]
     parts = tensors[states:]
     joined = once.joined(parts) if joined is None else joined
     return Inputs(tensors[0], initial, parts, joined, *once.weights(parts, joined))

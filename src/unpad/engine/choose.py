@@ -19,6 +19,7 @@ from torch.nn.utils import parametrize
 
 from unpad.compiler import mode
 from unpad.compiler.build import Compiled, compile_cell
+from unpad.compiler.glance import Glance
 from unpad.compiler.schedule import Scheduled
 from unpad.compiler.trace import MixesRows, Refused, without_autocast
 from unpad.compiler.whole import Growth, is_whole
@@ -27,6 +28,7 @@ from unpad.engine.memory import in_rows, resolved
 from unpad.engine.precision import autocast_rounds
 from unpad.errors import ArgumentError, quoted
 from unpad.nest import Nest, leaves, map_leaves, rebuild
+from unpad.states import Zeros, made
 
 ENGINES = ("auto", "native", "torch", "eager")
 _NATIVE_DTYPES = (torch.float32, torch.float64, torch.bfloat16)  # the last one runs as float32
@@ -34,7 +36,7 @@ _chosen: ContextVar[str | None] = ContextVar("unpad_engine", default=None)
 _programs: weakref.WeakKeyDictionary[nn.Module, dict[Any, Compiled | Refused]]
 _programs = weakref.WeakKeyDictionary()
 # By sizes: what was found last, and how to tell quickly that it is still right.
-_glances: weakref.WeakKeyDictionary[nn.Module, dict[Any, tuple[mode.Glance, Compiled]]]
+_glances: weakref.WeakKeyDictionary[nn.Module, dict[Any, tuple[Glance, Compiled]]]
 _glances = weakref.WeakKeyDictionary()
 _warned: set[str] = set()
 
@@ -90,6 +92,7 @@ def run(
 ) -> tuple[Tensor, Nest, Nest]:
     """Run a cell over every sequence of a ragged batch: arguments and results of `eager.run`.
 
+    ``state``: leaves may be `Zeros`.
     ``memory``: "fast", or what `lean.run` takes; the eager loop keeps all that autograd keeps.
     ``precision``: of products, as in `precision`; None: "bfloat16" for bfloat16 tensors on a CPU
     and inside ``torch.autocast("cpu", dtype=torch.bfloat16)``, where results are bfloat16 as well.
@@ -121,18 +124,18 @@ def _run(
     ways = {"reverse": reverse, "return_states": return_states}
     narrow = autocast_rounds(x.device.type)
     if narrow:
-        x, state = _like_weights(cell, x, state)
+        x, state = _like_weights(cell, x, made(state))
         if precision == "float32":
             with without_autocast(x.device.type):
                 return _run(cell, x, offsets, state, memory=memory, precision=precision, **ways)
     flat = leaves(state)
     if name == "eager" or x.is_meta or _transformed() or not flat:
-        return eager.run(cell, x, offsets, state, **ways)
-    found = _glanced(cell, x, flat) or _run_once(cell, x, state)
+        return eager.run(cell, x, offsets, made(state), **ways)
+    found = _glanced(cell, x, flat) or _run_once(cell, x, made(state))
     if isinstance(found, Refused):
-        return _uncompiled(cell, found, x, offsets, state, **ways)
+        return _uncompiled(cell, found, x, offsets, made(state), **ways)
     if found[0].growth is not None and not _exact(found[0].growth, x, offsets, flat):
-        return eager.run(cell, x, offsets, state, **ways)
+        return eager.run(cell, x, offsets, made(state), **ways)
     compiled, parts = found[0], resolved(found[1])
     rounded = rounds(x, precision)
     if working_dtype(x) is not x.dtype:
@@ -152,8 +155,10 @@ def _run(
         precision="bfloat16" if rounded else "float32",
     )
     x = in_rows(_formed(x, (x.shape[0], step.x_width), x.dtype))
-    widths = zip(flat, step.state_widths, strict=True)
-    initial = resolved([_formed(leaf, (leaf.shape[0], width), x.dtype) for leaf, width in widths])
+    initial = [
+        None if type(leaf) is Zeros else _formed(leaf, (leaf.shape[0], width), x.dtype)
+        for leaf, width in zip(flat, step.state_widths, strict=True)
+    ]
     if fast:
         results = autograd.run(call, x, initial, parts)
     else:
@@ -350,7 +355,7 @@ def _compiled(cell: nn.Module, x: Tensor, state: Nest) -> tuple[Compiled | Refus
     found, tensors = _looked_up(cell, x, state)
     if isinstance(found, Compiled):
         glances = _glances.setdefault(cell, {})
-        glances[_sizes(x, leaves(state))] = (mode.Glance(cell), found)
+        glances[_sizes(x, leaves(state))] = (Glance(cell), found)
     return found, tensors
 
 
@@ -371,7 +376,7 @@ def _glanced(
         return compiled, compiled.once.run(tensors)
 
 
-_NOTHING: dict[Any, tuple[mode.Glance, Compiled]] = {}
+_NOTHING: dict[Any, tuple[Glance, Compiled]] = {}
 
 
 def _sizes(x: Tensor, flat: list[Tensor]) -> tuple[Any, ...]:

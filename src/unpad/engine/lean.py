@@ -227,7 +227,7 @@ def _forward(
     """(results, for each state its rows at all borders, noises in few bytes)"""
     call, step = lean.call, lean.call.compiled.step
     inputs = autograd.inputs_of(call.compiled, tensors)
-    x, initial = inputs.x, tensors[1 : 1 + len(step.states)]
+    x, initial = inputs.x, cast("list[Tensor]", inputs.initial)
     noises = [compact(noise, x, call.offsets) for noise in step.noises]
     widths = [step.graph[step.output].width, *(step.state_widths if call.return_states else ())]
     streams = [Placed(call.allocate(len(x), width, x)) for width in widths]

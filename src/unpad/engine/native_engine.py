@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch  # before unpad._native, which binds to the OpenMP runtime that torch has loaded
 from torch import Tensor
+from torch.utils.dlpack import from_dlpack
 
 from unpad.compiler.program import Kind
 from unpad.engine.torch_engine import Columns, Frame, Placed
@@ -133,7 +134,7 @@ def empty(rows: int, cols: int, dtype: torch.dtype) -> Tensor:
     """
     if rows == 0 or cols == 0:
         return torch.empty(rows, cols, dtype=dtype)
-    return _native.empty(rows, cols, dtype == torch.float64)
+    return from_dlpack(_native.empty(rows, cols, dtype == torch.float64))
 
 
 def draws(out: Tensor) -> bool:

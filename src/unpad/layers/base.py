@@ -27,6 +27,7 @@ from unpad.engine import choose, lean
 from unpad.errors import ArgumentError, ArgumentTypeError
 from unpad.forms import open_input
 from unpad.jit import opaque, refuse_scripting
+from unpad.states import Zeros
 
 if TYPE_CHECKING:
     from unpad.cells.initialize import Init
@@ -233,7 +234,7 @@ class Layers(nn.Module, Generic[State]):
             lengths,
             features=torch.Size([self.input_size]),
             batch_first=self.batch_first,
-            like=weight,
+            like=lambda: weight,
         )
         check_like("input", batch.values, weight)
         states = self._initial_states(hx, batch)
@@ -266,11 +267,12 @@ class Layers(nn.Module, Generic[State]):
         return (self.hidden_size,)
 
     def _initial_states(self, hx: Any, batch: Opened) -> list[Any]:
-        """One state for each layer and direction: a tensor [B, H], or a tuple of these."""
+        """For each layer and direction: a tensor or `Zeros` [B, H], or a tuple of these."""
         rows = self.num_layers * len(self._suffixes())
         widths = self._state_widths()
         if hx is None:  # read only, so all layers share them
-            zeros = tuple(batch.values.new_zeros(batch.batch_size, width) for width in widths)
+            rest, size = (batch.values.dtype, batch.values.device), batch.batch_size
+            zeros = tuple([Zeros(torch.Size((size, width)), *rest) for width in widths])
             return [zeros[0] if len(widths) == 1 else zeros] * rows
         pairs = [("hx", hx)] if len(widths) == 1 else _pair(hx)
         given = [

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from unpad.cells.arguments import check_flag, check_memory, check_precision
-from unpad.cells.cell import feature_shape, first_floating, start, start_like
+from unpad.cells.cell import feature_shape, first_floating, start, start_like, start_unmade
 from unpad.cells.compose import (
     are_cells,
     check_cell,
@@ -195,14 +195,13 @@ class Recurrent(nn.Module):
         if return_states is not None:
             check_flag("return_states", return_states)
         wanted = self.return_states if return_states is None else return_states
-        like = first_floating(self)
         features = feature_shape(self.input_size)
         batch = open_input(
             input,
             lengths,
             features=features,
             batch_first=self.batch_first,
-            like=torch.empty(0) if like is None else like,
+            like=self._like,
         )
         values, finals, states = batch.values, list[Any](), list[Any]()
         share = lean.share(self.memory, len(self.cells) * (1 + self.bidirectional))
@@ -220,6 +219,11 @@ class Recurrent(nn.Module):
         return (*results, self._form(states)) if wanted else results
 
     __prepare_scriptable__ = refuse_scripting
+
+    def _like(self) -> Tensor:
+        """A tensor of the dtype and device of the parameters."""
+        like = first_floating(self)
+        return torch.empty(0) if like is None else like
 
     def start_state(self, batch_size: int, like: Tensor) -> Nest:
         """The state before a sequence, learned where it is, formed like the final one."""
@@ -239,8 +243,9 @@ class Recurrent(nn.Module):
         """The initial states of each layer and direction, checked."""
         for cell in self._layers()[0]:
             check_tokens(cell, "input", batch.values)
+        begin = start_unmade if given is None and self.initial is None else start
         own = [
-            tuple(start(cell, batch.batch_size, batch.values) for cell in layer)
+            tuple([begin(cell, batch.batch_size, batch.values) for cell in layer])
             for layer in self._layers()
         ]
         if given is None:

@@ -67,7 +67,7 @@ class RaggedSteps(Steps):
 
     def __init__(self, inputs: Any, *, features: torch.Size, like: Tensor) -> None:
         opened = open_input(
-            inputs, None, features=features, batch_first=True, like=like, argument="inputs"
+            inputs, None, features=features, batch_first=True, like=lambda: like, argument="inputs"
         )
         super().__init__(Ragged(opened.values, opened.offsets))
         self._close = opened.close
