@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any, ClassVar
 
 import torch
@@ -145,14 +145,18 @@ class Once:
         found: list[Tensor] = []
         at = 0
         for pieces in self.counts:
-            if pieces != _ALONE:
-                sums: list[Tensor] = []
-                for count in pieces:
-                    sums.append(functools.reduce(torch.add, parts[at : at + count]))
-                    at += count
-                found.append(sums[0] if len(sums) == 1 else torch.cat(sums))
+            terms = list(parts[at : at + sum(pieces)])
+            at += len(terms)
+            if len(pieces) == 1:
+                sums = terms
+            elif len({*pieces}) == 1:  # a column of first terms, one of second ones, and so on
+                sums = [torch.cat(terms[i :: pieces[0]]) for i in range(pieces[0])]
             else:
-                at += 1
+                ends = list(accumulate(pieces, initial=0))
+                each = [functools.reduce(torch.add, terms[a:b]) for a, b in pairwise(ends)]
+                sums = [torch.cat(each)]
+            if len(terms) > 1:
+                found.append(functools.reduce(torch.add, sums))
         return found
 
     def weights(
