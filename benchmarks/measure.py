@@ -9,9 +9,12 @@ a figure (the foreign load of every row).
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+from collections.abc import Callable, Generator
 from dataclasses import asdict
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 from unpad.bench import (
@@ -26,6 +29,9 @@ from unpad.bench import (
     share_of_peak,
     tuned_malloc,
 )
+from unpad.compiler.schedule import Scheduled
+from unpad.engine import choose
+from unpad.engine.torch_engine import Frame
 
 __all__ = [
     "Milliseconds",
@@ -34,6 +40,7 @@ __all__ = [
     "arguments",
     "machine",
     "milliseconds",
+    "outside",
     "place",
     "relative_error",
     "rms_error",
@@ -41,12 +48,16 @@ __all__ = [
     "share_of_peak",
     "start",
     "tuned_malloc",
+    "watched",
 ]
 
 Row = dict[str, Any]
 RESULTS = Path(__file__).parent / "results"
 # Rows of one table are of one of each.
 LASTING = ("processor", "cores", "engine", "unpad", "torch", "malloc")
+# What was measured last on a machine of another multiply-add peak.
+ELSEWHERE = RESULTS / "elsewhere"
+_OTHER = 1.25
 
 
 def arguments(
@@ -103,9 +114,21 @@ def save(
         for name, new in data.items():
             if isinstance(new, list):
                 data[name] = _merged(saved.get(name, []), new, by)
+    _put_elsewhere(path, data["machine"])
     path.write_text(json.dumps(data, indent=1, default=_plain) + "\n")
     print(f"saved results/{path.name}")
     return path
+
+
+def _put_elsewhere(path: Path, here: Row) -> None:
+    """Keep what another machine gave: bars on a share of the peak differ most between peaks."""
+    if not path.exists():
+        return
+    peak = "peak GF/s a core"
+    low, high = sorted([json.loads(path.read_text())["machine"][peak], here[peak]])
+    if high > _OTHER * low:
+        ELSEWHERE.mkdir(exist_ok=True)
+        path.replace(ELSEWHERE / path.name)
 
 
 def _merged(saved: list[Row], new: list[Row], by: tuple[str, ...]) -> list[Row]:
@@ -142,3 +165,32 @@ def gains(times: dict[str, Timing], peers: list[str], padding: float) -> dict[st
     peer = min(peers, key=lambda name: times[name].median)
     ratio = times[peer].median / times["unpad"].median
     return {"peer": peer, "ratio": ratio, "padding gain": padding, "loop gain": ratio / padding}
+
+
+@contextlib.contextmanager
+def watched(see: Callable[[Scheduled, Frame, float], None]) -> Generator[None]:
+    """Within the block, `see` is told of every pass that the engine runs, and of its seconds."""
+    run = choose._native_pass
+
+    def timed(scheduled: Scheduled, frame: Frame) -> None:
+        begin = perf_counter()
+        run(scheduled, frame)
+        see(scheduled, frame, perf_counter() - begin)
+
+    choose._native_pass = timed
+    try:
+        yield
+    finally:
+        choose._native_pass = run
+
+
+def outside(call: Callable[[], Any], times: int = 1) -> Milliseconds:
+    """Of a call, the last of so many in a row, what is not the engine's."""
+    taken = 0.0
+    for _ in range(times):
+        inside: list[float] = []
+        with watched(lambda _scheduled, _frame, seconds, inside=inside: inside.append(seconds)):
+            begin = perf_counter()
+            call()
+            taken = perf_counter() - begin - sum(inside)
+    return Milliseconds(1e3 * taken)

@@ -3,23 +3,28 @@
 One forward and backward of an LSTM 128 -> 128 on 8 sequences of 10,000 steps. The memory is what a
 fresh process's resident peak rises by in the step, less the output and the input's gradient, which
 any way of running has: activations, and all that the engine works with. The times alternate in one
-process; the errors are the largest of any gradient against float64.
+process; the errors are the largest of any gradient against float64. Where the time goes is told by
+the passes of the two ways, and by what stands between them.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
+import statistics
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import psutil
 import torch
-from measure import alternate, machine, relative_error, save, tuned_malloc
+from measure import alternate, machine, relative_error, save, tuned_malloc, watched
 
 import unpad
+from unpad.engine.torch_engine import Columns, Frame
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -68,6 +73,27 @@ def peak_alone(memory: str, options: argparse.Namespace, threads: int) -> int:
     return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
 
+def apart(call: Callable[[], object]) -> dict[str, float]:
+    """Milliseconds of a step's passes by kind, and outside of the engine; the median of five."""
+    runs: list[dict[str, float]] = []
+    for _ in range(5):
+        found = {"forward": 0.0, "saving": 0.0, "backward": 0.0, "backward calls": 0.0}
+
+        def see(_: object, frame: Frame, seconds: float, found: dict[str, float] = found) -> None:
+            kept = any(isinstance(stream, Columns) for stream in frame.streams)
+            name = "backward" if frame.accumulators else "saving" if kept else "forward"
+            found[name] += 1e3 * seconds
+            found["backward calls"] += bool(frame.accumulators)
+
+        with watched(see):
+            begin = perf_counter()
+            call()
+            whole = 1e3 * (perf_counter() - begin)
+        passes = sum(found[name] for name in ("forward", "saving", "backward"))
+        runs.append({**found, "outside": whole - passes})
+    return {name: statistics.median(run[name] for run in runs) for name in runs[0]}
+
+
 def measure(options: argparse.Namespace, threads: int) -> dict[str, Any]:
     torch.set_num_threads(threads)
     peaks = {memory: peak_alone(memory, options, threads) for memory in ("fast", "lean")}
@@ -77,6 +103,7 @@ def measure(options: argparse.Namespace, threads: int) -> dict[str, Any]:
     del exact
     rivals = {memory: (lambda memory=memory: step.gradients(memory)) for memory in peaks}
     times, foreign = alternate(rivals, seconds=options.seconds, least=3)
+    parts = {memory: apart(call) for memory, call in rivals.items()}
     return {
         "cell": "LSTM",
         "width": options.width,
@@ -87,6 +114,8 @@ def measure(options: argparse.Namespace, threads: int) -> dict[str, Any]:
         "lean MB": peaks["lean"] / 1e6,
         "share of memory": peaks["lean"] / peaks["fast"],
         **times,
+        "stretches": parts["lean"]["backward calls"],
+        **{f"{memory} {name}": ms for memory, part in parts.items() for name, ms in part.items()},
         "time ratio": times["lean"].median / times["fast"].median,
         "error": errors["lean"],
         "fast error": errors["fast"],

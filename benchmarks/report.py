@@ -25,9 +25,13 @@ README, PAGE = ROOT / "README.md", ROOT / "docs" / "performance.md"
 TABLE = re.compile(r"(<!-- performance:.*?-->\n).*?(<!-- /performance -->)", re.DOTALL)
 
 
-def read(question: str) -> dict[str, Any] | None:
-    path = RESULTS / f"{question}.json"
+def read(question: str, folder: Path = RESULTS) -> dict[str, Any] | None:
+    path = folder / f"{question}.json"
     return json.loads(path.read_text()) if path.exists() else None
+
+
+def _elsewhere(question: str) -> dict[str, Any] | None:
+    return read(question, RESULTS / "elsewhere")
 
 
 def table(header: list[str], rows: list[list[str]]) -> str:
@@ -130,7 +134,7 @@ def page() -> str:
         [
             INTRODUCTION,
             *filter(None, [chart]),
-            f"{AIMS}\n{table(bars.HEADER, list(bars.lines(read)))}",
+            f"{AIMS}\n{table(bars.HEADER, list(bars.lines(read, _elsewhere)))}",
             *map(_section, SECTIONS),
             _memory(),
             _lean(),
@@ -193,7 +197,23 @@ def _lean() -> str:
         ]
         for row in data["rows"]
     ]
-    return f"{LEAN}\n{table(header, rows)}\n{place(data['machine'])}\n"
+    return f"{LEAN}\n{table(header, rows)}\n{_lean_parts(data)}{place(data['machine'])}\n"
+
+
+def _lean_parts(data: Row) -> str:
+    """The passes of both ways, in milliseconds; what a result has no parts of is left out."""
+    names = ("forward", "saving", "backward", "outside")
+    rows = [
+        [f"{row['threads']}", way, *(f"{row[f'{way} {name}']:.0f}" for name in names)]
+        for row in data["rows"]
+        if "stretches" in row
+        for way in ("fast", "lean")
+    ]
+    if not rows:
+        return ""
+    stretches = ", ".join(f"{row['stretches']:.0f}" for row in data["rows"])
+    header = ["threads", "", "forward ms", "forward, saving", "backward", "outside of the engine"]
+    return f"{PARTS.format(stretches)}\n{table(header, rows)}\n"
 
 
 INTRODUCTION = """# Performance
@@ -227,9 +247,10 @@ AIMS = """## What was aimed at
 Every bar that the project set itself (`benchmarks/bars.py`), beside what the tables below hold,
 from the worst to the best of their rows. A ratio is to the peer named, training, with hidden size
 128, batch 32, 1 and 2 threads where nothing else is said; memory is the peer's peak over Unpad's.
-The figures are of machines with the multiply-add peak given: a kernel loses less of a lower one to
-memory, and gains less on a peer that spends its time elsewhere. Where a bar on a ratio is missed,
-the last column has the share of that peak at which it would be met: nothing exceeds 100 %.
+Where a bar on a ratio is missed, it says at which share of the machine's multiply-add peak it would
+be met: nothing exceeds 100 %. The last columns are what was measured before on a machine of another
+peak: a kernel loses less of a lower peak to memory, and gains less on a peer that spends its time
+elsewhere.
 """
 MEMORY = """## Memory, traces and first calls
 
@@ -241,6 +262,10 @@ LEAN = """## Long sequences in little memory
 One forward and backward with `memory="lean"` beside `"fast"` (`benchmarks/memory_lean.py`). The
 memory is what a fresh process's resident peak rises by, less the output and the input's gradient;
 the errors are the largest of any gradient against float64.
+"""
+PARTS = """Where it goes: lean runs forward once without saving, then each stretch again and back
+({} stretches). Each of their calls packs the weights and starts the threads, and between two calls
+Python and torch run with cold caches.
 """
 SECTIONS: dict[str, tuple[str, Columns]] = {
     "train_ragged": (
@@ -298,7 +323,9 @@ errors are medians of root-mean-square ones.
         """## The same cells, written by a user
 
 LSTM, GRU and RNN as their equations read, a `torch.nn.Linear` for every gate, against the shipped
-layers; the ratio is the user's time over the shipped one's (`benchmarks/user_cells.py`).
+layers; the ratio is the user's time over the shipped one's (`benchmarks/user_cells.py`). What is
+not the engine's is timed beside it: torch, autograd and Python, which a user's LSTM asks for
+sixteen parameters instead of four.
 """,
         {
             "cell": cell,
@@ -306,6 +333,8 @@ layers; the ratio is the user's time over the shipped one's (`benchmarks/user_ce
             "padding gain": times("padding gain"),
             "user's ms": median("user"),
             "shipped ms": median("shipped"),
+            "outside of the engine": median("user, outside"),
+            "of the shipped": median("shipped, outside"),
             **SHARE,
             "ratio": times("ratio", ".3f"),
             "error": number("error", ".1e"),
@@ -350,7 +379,7 @@ on one token again and again is warm. An empty `autograd.Function` of as many te
 the same passes, is the least that is possible.
 """,
         {
-            "cell": text("cell"),
+            "cell": cell,
             "H": text("width"),
             **WORK,
             "step, ms": number("step", ".2f"),

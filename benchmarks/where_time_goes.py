@@ -13,22 +13,20 @@ empty `autograd.Function` of as many tensors, forward and backward, right after 
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-from collections.abc import Callable, Generator
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import asdict, replace
 from functools import partial
 from itertools import chain
 from time import perf_counter
 from typing import Any
 
 import torch
-from measure import Milliseconds, alternate, arguments, save, start
+from measure import Milliseconds, alternate, arguments, outside, save, start, watched
 
 from unpad.bench import Rivals, Task, draw
 from unpad.compiler.program import Instruction, Kind, Operand, Pass
 from unpad.compiler.schedule import Scheduled
-from unpad.engine import choose
 from unpad.engine.native_engine import NativePass, machine_peak
 from unpad.engine.torch_engine import Frame
 
@@ -69,35 +67,6 @@ def part(whole: Pass, keeps: Callable[[str], bool]) -> NativePass:
     return NativePass(replace(whole, buffers=tuple(buffers), phases=tuple(phases)))
 
 
-@contextlib.contextmanager
-def watched(see: Callable[[Scheduled, Frame, float], None]) -> Generator[None]:
-    """Within the block, `see` is told of every pass that the engine runs, and of its seconds."""
-    run = choose._native_pass
-
-    def timed(scheduled: Scheduled, frame: Frame) -> None:
-        begin = perf_counter()
-        run(scheduled, frame)
-        see(scheduled, frame, perf_counter() - begin)
-
-    choose._native_pass = timed
-    try:
-        yield
-    finally:
-        choose._native_pass = run
-
-
-def outside(call: Callable[[], Any], times: int = 1) -> Milliseconds:
-    """Of a call, the last of so many in a row, what is not the engine's."""
-    taken = 0.0
-    for _ in range(times):
-        inside: list[float] = []
-        with watched(lambda _scheduled, _frame, seconds, inside=inside: inside.append(seconds)):
-            begin = perf_counter()
-            call()
-            taken = perf_counter() - begin - sum(inside)
-    return Milliseconds(1e3 * taken)
-
-
 class Empty(torch.autograd.Function):
     """The least that anything with a backward of its own can do."""
 
@@ -120,10 +89,10 @@ def empty(tensors: list[torch.Tensor], before: list[Callable[[], Any]]) -> Milli
     return Milliseconds(1e3 * (perf_counter() - begin))
 
 
-def apart(cell: str, width: int, batch: int, threads: int, seconds: float) -> dict[str, Any]:
+def apart(task: Task, batch: int, threads: int, seconds: float) -> dict[str, Any]:
     torch.set_num_threads(threads)
     lengths = draw("uniform 10-100", batch) if batch > 1 else [100]
-    rivals, one = Rivals(Task(cell, width), lengths), Rivals(Task(cell, width), [1])
+    rivals, one = Rivals(task, lengths), Rivals(task, [1])
     step, one_token = rivals.calls()["unpad"], one.calls()["unpad"]
     runs: list[tuple[Scheduled, Frame]] = []
     tensors = [torch.zeros_like(gradient).requires_grad_() for gradient in step()]
@@ -142,11 +111,10 @@ def apart(cell: str, width: int, batch: int, threads: int, seconds: float) -> di
     }
     found, load = alternate(jobs, seconds=seconds, least=5)
     times = {name: timing.median for name, timing in found.items()}
-    needed = 1e3 * rivals.task.operations(sum(lengths)) / machine_peak(threads)
+    needed = 1e3 * task.operations(sum(lengths)) / machine_peak(threads)
     products, others = (times[name] - times["neither"] for name in ("products", "else"))
     return {
-        "cell": cell,
-        "width": width,
+        **asdict(task),
         "batch": batch,
         "threads": threads,
         "tokens": sum(lengths),
@@ -177,16 +145,17 @@ def main() -> None:
     options = parser.parse_args()
     start()
     rows = []
-    wanted = [("LSTM", width, batch) for width in options.widths for batch in options.batches]
-    wanted += [(cell, 128, batch) for cell in ("GRU", "RNN") for batch in options.batches]
-    wanted += [(cell, 64, 1) for cell in ("LSTM", "GRU", "RNN")]
-    for (cell, width, batch), threads in itertools.product(wanted, options.threads):
+    tasks = [Task("LSTM", width) for width in options.widths]
+    tasks += [Task("GRU", 128), Task("RNN", 128), Task("RNN", 128, 3)]
+    wanted = [(task, batch) for task in tasks for batch in options.batches]
+    wanted += [(Task(cell, 64), 1) for cell in ("LSTM", "GRU", "RNN")]
+    for (task, batch), threads in itertools.product(wanted, options.threads):
         if batch == 1 and threads > 1:
             continue
-        row = apart(cell, width, batch, threads, options.seconds)
+        row = apart(task, batch, threads, options.seconds)
         rows.append(row)
         print(
-            f"{cell:5}{width:4}{batch:4}{threads:2} thr |"
+            f"{task.cell:5}{task.layers:2}{task.width:4}{batch:4}{threads:2} thr |"
             + "".join(f" {name} {row[name]:.2f}" for name in SHOWN)
             + f" ms | {row['foreign load']:.0%}",
             flush=True,

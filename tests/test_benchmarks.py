@@ -105,7 +105,7 @@ def test_a_step_is_taken_apart_into_parts_that_add_up() -> None:
     done = run("where_time_goes.py", *sizes)
     assert done.returncode == 0, done.stdout + done.stderr
     rows = [line for line in done.stdout.splitlines() if " thr | step " in line]
-    assert len(rows) == 6  # LSTM 8, GRU and RNN 128, and each with one sequence
+    assert len(rows) == 7  # LSTM 8, GRU, RNN and three of it 128, and each with one sequence
     for row in rows:
         part = {
             name: float(number) for name, number in re.findall(r"([a-z][a-z, ]*?) ([-\d.]+)", row)
@@ -132,10 +132,27 @@ def test_a_bar_says_how_many_rows_meet_it_and_what_the_others_ask_for(
         "A against a peer", "≥ 2×", "question", bars.rows_with(bars.ratio, cell="A"), "reason"
     )
     found = "A against a peer", "≥ 2×", "1.50 to 3.00×", "met in 1 of 2", "100"
-    assert bar.line(data) == [*found, "asks for 80% of the peak; reason"]
-    assert bar.line(None)[3] == bar.line({**data, "rows": []})[3] == "not measured"
+    nothing = ["", "not measured", ""]
+    assert bar.line(data, None) == [*found, "asks for 80% of the peak; reason", *nothing]
+    assert bar.line(None, data) == [*found[:2], *nothing, "", *found[2:]]
+    assert bar.line({**data, "rows": []}, None)[2:5] == nothing
     most = bars.Bar("B", "≤ 150 ms", "question", bars.rows_with(bars.ratio, cell="B"), "reason")
-    assert most.line(data) == ["B", "≤ 150 ms", "0.5 ms", "met", "100", ""]
+    assert most.line(data, None) == ["B", "≤ 150 ms", "0.5 ms", "met", "100", "", *nothing]
+
+
+def test_what_another_machine_gave_is_kept_beside_the_new(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import measure
+
+    monkeypatch.setattr(measure, "RESULTS", tmp_path)
+    monkeypatch.setattr(measure, "ELSEWHERE", tmp_path / "elsewhere")
+    for peak in (100.0, 110.0, 240.0, 230.0):
+        monkeypatch.setattr(measure, "machine", lambda peak=peak: {"peak GF/s a core": peak})
+        measure.save("question", [{"ratio": peak}])
+    rows = [json.loads(p.read_text())["rows"] for p in sorted(tmp_path.rglob("*.json"))]
+    assert rows == [[{"ratio": 110.0}], [{"ratio": 230.0}]]
 
 
 @pytest.mark.slow
