@@ -214,6 +214,7 @@ BARS = (
         "≥ 5×",
         "train_ragged",
         rows_with(over("packed"), cell="LSTM", batch=32),
+        APART,
     ),
     Bar(
         "LSTM 128, one of 1,000 steps and 31 of 5 to 15: padded",
@@ -251,6 +252,7 @@ BARS = (
         "≤ 12 µs",
         "streaming",
         rows_with(column("call us"), layer="LSTM 128"),
+        "one row a product: the weights come from the second-level cache each time",
     ),
     Bar(
         "LSTM 128, a step of one stream: torch",

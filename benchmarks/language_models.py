@@ -9,7 +9,8 @@ The Penn Treebank is not among them: "zaremba" trains on a text of its size, 929
 82,430 tokens (to the end of a line) and 10,000 words, of sentences of War and Peace and WikiText-2
 mixed by blocks. Its time is the treebank's, its perplexity is not. Each training is the command
 line's own, in a process of its own; what it wrote in ``run.json`` is saved, a row a training; with
-``--keep`` in the place of the row of the same text, softmax and threads.
+``--keep`` in the place of the row of the same text, softmax and threads, and
+a row says on which machine it was measured.
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ def main() -> None:
         print(json.dumps(row))
     print(place(machine()))
     if not options.no_save:
-        rows = [{"threads": options.threads, **row} for row in rows]
+        also = {"threads": options.threads, "machine": place(machine())}
+        rows = [{**also, **row} for row in rows]
         by = ("text", "softmax", "threads")
         save("language_models", rows, keep=options.keep, by=by)
 

@@ -109,26 +109,29 @@ def save(
     if keep and path.exists():
         saved = json.loads(path.read_text())
         changed = [k for k in LASTING if saved["machine"][k] != data["machine"][k]]
+        if _another_peak(saved["machine"], data["machine"]) and not _tell_their_machine(rows):
+            changed.append("peak")
         if changed:
             raise SystemExit(f"{path.name} is of another {', '.join(changed)}: leave out --keep")
         for name, new in data.items():
             if isinstance(new, list):
                 data[name] = _merged(saved.get(name, []), new, by)
-    _put_elsewhere(path, data["machine"])
+    elif path.exists() and _another_peak(json.loads(path.read_text())["machine"], data["machine"]):
+        ELSEWHERE.mkdir(exist_ok=True)
+        path.replace(ELSEWHERE / path.name)
     path.write_text(json.dumps(data, indent=1, default=_plain) + "\n")
     print(f"saved results/{path.name}")
     return path
 
 
-def _put_elsewhere(path: Path, here: Row) -> None:
-    """Keep what another machine gave: bars on a share of the peak differ most between peaks."""
-    if not path.exists():
-        return
-    peak = "peak GF/s a core"
-    low, high = sorted([json.loads(path.read_text())["machine"][peak], here[peak]])
-    if high > _OTHER * low:
-        ELSEWHERE.mkdir(exist_ok=True)
-        path.replace(ELSEWHERE / path.name)
+def _another_peak(one: Row, other: Row) -> bool:
+    """Whether the bars on a share of the peak say another thing there."""
+    low, high = sorted([one["peak GF/s a core"], other["peak GF/s a core"]])
+    return high > _OTHER * low
+
+
+def _tell_their_machine(rows: list[Row]) -> bool:
+    return all("machine" in row for row in rows)
 
 
 def _merged(saved: list[Row], new: list[Row], by: tuple[str, ...]) -> list[Row]:

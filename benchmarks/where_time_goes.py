@@ -24,10 +24,10 @@ from typing import Any
 import torch
 from measure import Milliseconds, alternate, arguments, outside, save, start, watched
 
-from unpad.bench import Rivals, Task, draw
+from unpad.bench import Rivals, Task, best_peak, draw
 from unpad.compiler.program import Instruction, Kind, Operand, Pass
 from unpad.compiler.schedule import Scheduled
-from unpad.engine.native_engine import NativePass, machine_peak
+from unpad.engine.native_engine import NativePass
 from unpad.engine.torch_engine import Frame
 
 PARTS: dict[str, Callable[[str], bool]] = {
@@ -111,7 +111,7 @@ def apart(task: Task, batch: int, threads: int, seconds: float) -> dict[str, Any
     }
     found, load = alternate(jobs, seconds=seconds, least=5)
     times = {name: timing.median for name, timing in found.items()}
-    needed = 1e3 * task.operations(sum(lengths)) / machine_peak(threads)
+    needed = 1e3 * task.operations(sum(lengths)) / best_peak(threads)
     products, others = (times[name] - times["neither"] for name in ("products", "else"))
     return {
         **asdict(task),

@@ -114,7 +114,7 @@ double peak_of(const Kernels<T>& kernels, int n) {
     double best = 0;
     for (int run = 0; run < 8; ++run) {
         const auto start = std::chrono::steady_clock::now();
-        run_stages(1, 1, n, [&](int, int) {
+        run_together(n, [&](int) {
             volatile T sink = kernels.multiply_adds(kRounds);
             static_cast<void>(sink);
         });

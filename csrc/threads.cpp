@@ -76,6 +76,19 @@ int most_threads() {
 #endif
 }
 
+void run_together(int n, const std::function<void(int)>& work) {
+#ifdef _OPENMP
+    if (n > 1) {
+#pragma omp parallel num_threads(n)
+        {
+            for (int i = omp_get_thread_num(); i < n; i += omp_get_num_threads()) work(i);
+        }
+        return;
+    }
+#endif
+    for (int i = 0; i < n; ++i) work(i);
+}
+
 void run_stages(int first, int last, int n, const std::function<void(int, int)>& work) {
     const auto member = [&](int stage, int thread, int team) {
         const FlushDenormals flush;

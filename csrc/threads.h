@@ -19,6 +19,9 @@ int most_threads();
 // between stages. `work` must not throw.
 void run_stages(int first, int last, int n, const std::function<void(int stage, int i)>& work);
 
+// work(i) for every i < n, on n threads even where fewer would be done sooner: to measure them.
+void run_together(int n, const std::function<void(int i)>& work);
+
 // Denormals cost a hundred cycles each; inside the engine they count as zero. The caller's flags
 // come back at the end.
 class FlushDenormals {

@@ -6,7 +6,7 @@
 
 from unpad.bench.accuracy import relative_error, rms_error
 from unpad.bench.lengths import DISTRIBUTIONS, draw, padding_gain, typical_batch
-from unpad.bench.machine import machine, place, share_of_peak, tuned_malloc
+from unpad.bench.machine import best_peak, machine, place, share_of_peak, tuned_malloc
 from unpad.bench.rivals import CELLS, Rivals, Task, compare, operations
 from unpad.bench.timing import ForeignLoad, Milliseconds, Timing, alternate, milliseconds
 
@@ -19,6 +19,7 @@ __all__ = [
     "Task",
     "Timing",
     "alternate",
+    "best_peak",
     "compare",
     "draw",
     "machine",

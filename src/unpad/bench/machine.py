@@ -39,15 +39,21 @@ def tuned_malloc() -> bool:
     return _tuned
 
 
-def share_of_peak(operations: float, milliseconds: float, threads: int) -> float:
-    """What part of the machine's multiply-add peak a time is: of the best that this process saw.
+def best_peak(threads: int) -> float:
+    """Operations a second of the machine's multiply-adds: the best that this process saw.
 
-    Not a number without the native engine, which measures the peak.
+    A virtual machine's cores may share one of the host's for a while. Not a number without the
+    native engine, which measures it.
     """
     if not native_engine.available():
         return float("nan")
     _peaks[threads] = max(_peaks.get(threads, 0.0), native_engine.machine_peak(threads))
-    return operations / (1e-3 * milliseconds) / _peaks[threads]
+    return _peaks[threads]
+
+
+def share_of_peak(operations: float, milliseconds: float, threads: int) -> float:
+    """What part of the machine's multiply-add peak a time is (`best_peak`)."""
+    return operations / (1e-3 * milliseconds) / best_peak(threads)
 
 
 def machine() -> dict[str, Any]:
@@ -93,4 +99,7 @@ def _engine() -> str:
 
 
 def _peak() -> float | None:
-    return round(native_engine.machine_peak(1) / 1e9, 1) if native_engine.available() else None
+    if not native_engine.available():
+        return None
+    best_peak(os.cpu_count() or 1)  # seen once before anything else runs
+    return round(best_peak(1) / 1e9, 1)

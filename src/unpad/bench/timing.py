@@ -89,7 +89,8 @@ def _summary(times: list[float]) -> Timing:
 
 
 class ForeignLoad:
-    """CPU time that was neither ours nor our children's, from the kernel's own counters.
+    """CPU time that was neither ours nor our children's, from the kernel's own counters; what a
+    host took from a virtual machine is part of it.
 
     >>> 0.0 <= ForeignLoad().share() <= 1.0
     True
@@ -107,7 +108,7 @@ class ForeignLoad:
 
 def _busy() -> float:
     times = psutil.cpu_times()
-    return times.user + times.system + getattr(times, "nice", 0.0)
+    return sum(getattr(times, kind, 0.0) for kind in ("user", "system", "nice", "steal"))
 
 
 def _own() -> float:
