@@ -280,6 +280,44 @@ def test_second_derivatives_under_dropout_use_the_same_masks(engine: str) -> Non
     oracle.assert_close((slope * direction).sum(), change / (2 * step), 1e-6)
 
 
+class Repeats(Cell):
+    """One bias in two sums, one weight in two products."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.input_size = self.state_size = 3
+        self.first, self.second = nn.Linear(3, 3), nn.Linear(3, 3)
+        self.bias = nn.Parameter(torch.randn(3))
+
+    def forward(self, x, h):
+        z = torch.sigmoid(
+            self.first(x) + torch.nn.functional.linear(h, self.second.weight) + self.bias
+        )
+        h = z * h + torch.tanh(self.second(x) + self.first(h) + self.bias)
+        return h, h
+
+
+@each_engine
+@pytest.mark.parametrize("memory", ["fast", "lean"])
+def test_a_tensor_at_several_places_has_one_gradient_with_a_graph_or_without(
+    engine: str, memory: str
+) -> None:
+    repeats, tied, lstm = Repeats().double(), RNNCell(3, 3).double(), LSTMCell(3, 3).double()
+    tied.bias_hh = tied.bias_ih
+    long = 3000 if memory == "lean" and engine == "native" else 3  # so that it is cut
+    x = torch.randn(1, long, 3, dtype=torch.float64)
+    h = torch.randn(1, 3, dtype=torch.float64, requires_grad=True)
+    for cell, state in ((repeats, h), (tied, h), (lstm, (h, h))):
+        layer, wanted = unpad.nn.Recurrent(cell, memory=memory), [*cell.parameters(), h]
+        found: list[tuple[Tensor, ...]] = []
+        for create in (False, True):
+            with unpad.engine(engine):
+                total = layer(x, state)[0].sum()
+                found.append(torch.autograd.grad(total, wanted, create_graph=create))
+        for plain, graph in zip(*found, strict=True):
+            oracle.assert_close(plain, graph.detach(), 1e-9)
+
+
 @each_engine
 def test_a_second_derivative_of_what_does_not_depend(engine: str) -> None:
     class Apart(Cell):

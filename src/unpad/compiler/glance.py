@@ -9,8 +9,8 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from operator import is_
-from types import CodeType, FunctionType, ModuleType
+from operator import is_, itemgetter
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any, cast
 
 from torch import Tensor, nn
@@ -22,12 +22,14 @@ from unpad.compiler.mode import (
     OWN,
     PLAIN,
     absent,
+    functions_of,
     is_ours,
     mode_of,
     names_of,
     tied,
     users,
 )
+from unpad.compiler.trace import content_of
 
 Look = tuple[Callable[[], Any], Any]
 """How to get an object, and which one it was."""
@@ -65,40 +67,51 @@ class Glance:
 
 
 class _Part:
-    """One module of a glance."""
+    """One module of a glance. It keeps no module alive, nor a tensor, whose hooks may lead back."""
 
     def __init__(self, module: nn.Module, looks: list[Look]) -> None:
-        self.module, self.kind = weakref.ref(module), type(module)
-        self.looks = looks
-        self.held = held = vars(module)
-        self.values, self.buffers = list(held.values()), len(module._buffers)
-        self.own = [(k, v) for k, v in held.items() if k not in OWN and not isinstance(v, Tensor)]
-        self.names, self.children = list(module._modules), list(module._modules.values())
+        held = vars(module)
+        self.module, self.kind, self.looks = weakref.ref(module), type(module), looks
+        self.counts = _counts(held)
+        own = [k for k, v in held.items() if k not in OWN and not isinstance(v, Tensor)]
+        self.tensors = [k for k, v in held.items() if isinstance(v, Tensor)]
+        self.get = itemgetter("training", "training", *own)  # of one name it would give no tuple
+        self.values = self.get(held)
+        # Each child is a part of the glance itself, which sees where it is gone.
+        self.names, self.children = [*module._modules], [*map(id, module._modules.values())]
         self.none = absent(module)
 
     def still(self) -> bool:
-        held, modules = self.held, self.held["_modules"]
-        if len(held) != len(self.values) or len(held["_buffers"]) != self.buffers:
+        module = self.module()
+        if module is None or type(module) is not self.kind:
             return False
-        if len(modules) != len(self.children) or type(self.module()) is not self.kind:
+        held = vars(module)
+        if _counts(held) != self.counts or not self._equal(held):
             return False
-        # In most cases nothing at all was assigned, which takes no loop in Python to see.
-        if not all(map(is_, held.values(), self.values)) and not self._equal():
+        modules = held["_modules"]
+        if [*map(id, modules.values())] != self.children or [*modules] != self.names:
             return False
-        if not all(map(is_, modules.values(), self.children)) or list(modules) != self.names:
-            return False
-        if (self.none and self._filled()) or _hooked(held):
+        if (self.none and self._filled(held)) or _hooked(held):
             return False
         return all(get() is value for get, value in self.looks)
 
-    def _equal(self) -> bool:
+    def _equal(self, held: dict[str, Any]) -> bool:
         """Whether all that is not read anew at every run is the same: all but tensors."""
-        return all(self.held.get(name, self) is value for name, value in self.own)
+        try:
+            if not all(map(is_, self.get(held), self.values)):
+                return False
+        except KeyError:
+            return False
+        return all(isinstance(held.get(name), Tensor) for name in self.tensors)
 
-    def _filled(self) -> bool:
+    def _filled(self, held: dict[str, Any]) -> bool:
         """Whether a parameter or buffer that was None is a tensor now."""
-        tensors = {**self.held["_parameters"], **self.held["_buffers"]}
+        tensors = {**held["_parameters"], **held["_buffers"]}
         return any(tensors.get(name) is not None for name in self.none)
+
+
+def _counts(held: dict[str, Any]) -> tuple[int, ...]:
+    return len(held), len(held["_parameters"]), len(held["_buffers"])
 
 
 def _hooked(held: dict[str, Any]) -> bool:
@@ -119,23 +132,34 @@ def _plain_tuple(value: Any) -> bool:
 
 # -- what a user's code reads ----------------------------------------------------------------------
 
-# What changes only where another object takes its place; of a function, see `_of_function`. Neither
-# property nor method is read by `mode`.
-_FIXED = (*PLAIN, type, ModuleType, CodeType, FunctionType, property, classmethod, staticmethod)
+# What changes only where another object takes its place; of functions, see `_of_function`.
+_FIXED = (*PLAIN, type, ModuleType, CodeType, FunctionType, BuiltinFunctionType)
+_METHODS = (property, classmethod, staticmethod)
 
 
 def _looks(module: nn.Module) -> list[Look] | None:
     """All that `mode` reads of a user's classes; None where it may change inside of an object."""
     looks: list[Look] = []
+    methods: list[FunctionType] = []
     for kind in users(type(module)):
         held = vars(kind)
         looks.append((held.__len__, len(held)))
-        looks += _entries(held, [name for name in held if not name.startswith("__")])
-    for _, function in [*looks]:
-        if isinstance(function, FunctionType):
-            looks += _of_function(function)
-            looks += _globals(function)
-    fixed = all(isinstance(value, _FIXED) or _plain_tuple(value) for _, value in looks)
+        for name, value in held.items():
+            if not name.startswith("__"):
+                looks.append((partial(held.get, name), value))
+                methods += functions_of(value)
+    for function in methods:
+        looks += _globals(function)
+    known = set[int]()
+    waiting = [*methods, *(value for _, value in looks if isinstance(value, FunctionType))]
+    while waiting:
+        function = waiting.pop()
+        if id(function) not in known:
+            known.add(id(function))
+            own = _of_function(function)
+            waiting += [value for _, value in own if isinstance(value, FunctionType)]
+            looks += own
+    fixed = all(isinstance(v, (*_FIXED, *_METHODS)) or _plain_tuple(v) for _, v in looks)
     return looks if fixed else None
 
 
@@ -146,23 +170,16 @@ def _entries(held: Mapping[str, Any], names: Iterable[str]) -> list[Look]:
 def _of_function(function: FunctionType) -> list[Look]:
     parts = "__code__", "__defaults__", "__kwdefaults__"
     looks: list[Look] = [(partial(getattr, function, p), getattr(function, p)) for p in parts]
-    for cell in function.__closure__ or ():
-        get = partial(getattr, cell, "cell_contents", None)
-        looks.append((get, get()))
-    return looks
+    variables = function.__closure__ or ()
+    return looks + [(partial(content_of, v), content_of(v)) for v in variables]
 
 
 def _globals(function: FunctionType) -> list[Look]:
-    """As `mode` reads them: of functions their code, of a user's modules and classes the names."""
+    """As `mode` reads them: of a user's modules and classes the names that are taken."""
     here, names = names_of(function.__code__)
     looks = _entries(function.__globals__, here)
     for _, value in [*looks]:
-        if isinstance(value, FunctionType):
-            looks += _of_function(value)
-        elif isinstance(value, (type, ModuleType)) and not is_ours(value):
+        if isinstance(value, (type, ModuleType)) and not is_ours(value):
             kinds = value.__mro__ if isinstance(value, type) else (value,)
-            taken = [look for kind in kinds for look in _entries(vars(kind), names)]
-            looks += taken
-            for _, inner in taken:
-                looks += _of_function(inner) if isinstance(inner, FunctionType) else []
+            looks += [look for kind in kinds for look in _entries(vars(kind), names)]
     return looks

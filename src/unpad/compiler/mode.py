@@ -17,6 +17,8 @@ import numpy as np
 from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 
+from unpad.compiler.trace import content_of
+
 OWN = frozenset(vars(nn.Module())) - {"training"}
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 # Hooks of every module there is.
@@ -24,8 +26,7 @@ GLOBAL_HOOKS: list[dict[int, Any]] = [
     vars(torch_module)[f"_global{name}"] for name in ("_forward_hooks", "_forward_pre_hooks")
 ]
 PLAIN = (bool, int, float, str, type(None))
-READABLE = (tuple, list, dict, FunctionType)
-OURS = ("unpad.", "torch.", "builtins", "typing", "abc")
+OURS = ("unpad.", "torch.", "builtins.", "typing.", "typing_extensions.", "abc.")
 # How deep fields of fields are looked at, and how large an array.
 _DEEPEST, _LARGEST = 4, 1 << 12
 
@@ -64,9 +65,11 @@ def changed(before: tuple[Any, ...], after: tuple[Any, ...]) -> list[str]:
 
 
 def _held(module: nn.Module) -> list[tuple[str, Any]]:
-    """Which modules stand under which names, and which parameters and buffers are None."""
+    """Which modules stand under which names, which tensors there are, and which are None."""
     children = tuple((name, id(child)) for name, child in module._modules.items())
-    return [("modules", children), ("none", absent(module))]
+    plain = [name for name, value in vars(module).items() if isinstance(value, Tensor)]
+    tensors = (*module._parameters, *module._buffers, *plain)
+    return [("modules", children), ("none", absent(module)), ("tensors", tensors)]
 
 
 def absent(module: nn.Module) -> tuple[str, ...]:
@@ -90,7 +93,7 @@ def tied(cell: nn.Module) -> tuple[int, ...]:
 
 def users(kind: type) -> list[type]:
     """The classes of a module that a user wrote."""
-    return [k for k in kind.__mro__ if not k.__module__.startswith(OURS)]
+    return [k for k in kind.__mro__ if not is_ours(k)]
 
 
 def _hooks(module: nn.Module) -> list[tuple[str, Any]]:
@@ -110,35 +113,54 @@ def _read(module: nn.Module) -> list[tuple[str, Any]]:
         return []
     forward: Any = getattr(module.forward, "__func__", module.forward)
     held = [(k, v) for kind in written for k, v in vars(kind).items() if not k.startswith("__")]
-    # Tensors that forward's own variables hold are read anew; those of functions it calls are not.
-    found = [
-        (name, _frozen(value))
-        for name, value in held
-        if isinstance(value, (*PLAIN, *READABLE)) and value is not forward
-    ]
+    # Tensors that forward's own variables hold are read anew; no others.
+    found = [(name, _outside(value)) for name, value in held if value is not forward]
     found.append(("forward", id(forward)))
-    found += [("default", _frozen(getattr(forward, kind, None))) for kind in _DEFAULTS]
-    functions = [forward, *(v for _, v in held if isinstance(v, FunctionType) and v is not forward)]
-    for function in functions:
+    found += [("default", _outside(getattr(forward, kind, None))) for kind in _DEFAULTS]
+    found += _globals(forward, anew=True)
+    for function in (f for _, value in held for f in functions_of(value) if f is not forward):
         found += _globals(function)
-    closed = [variable.cell_contents for variable in getattr(forward, "__closure__", None) or ()]
-    return found + [("closure", _frozen(value)) for value in closed]
+    return found + [("closure", _frozen(value, _depth(value))) for value in closed_over(forward)]
 
 
 _DEFAULTS = ("__defaults__", "__kwdefaults__")
 
 
-def _globals(function: Any) -> list[tuple[str, Any]]:
-    """What a function names of its globals; of a module or class among them, the names it takes."""
+def functions_of(value: Any) -> list[FunctionType]:
+    """The functions behind a method of any kind or a property."""
+    kinds = "__func__", "fget", "func"
+    behind = [value, *(getattr(value, kind, None) for kind in kinds)]
+    return [function for function in behind if isinstance(function, FunctionType)]
+
+
+def closed_over(function: Any) -> list[Any]:
+    """What the variables hold that a function closes over."""
+    return [content_of(variable) for variable in getattr(function, "__closure__", None) or ()]
+
+
+def _outside(value: Any) -> Any:
+    """A value that stands outside of the modules, where no tensor is read anew."""
+    return _frozen(value, 1)
+
+
+def _depth(value: Any) -> int:
+    return 0 if isinstance(value, Tensor) else 1
+
+
+def _globals(function: Any, *, anew: bool = False) -> list[tuple[str, Any]]:
+    """What a function names of its globals; of a module or class among them, the names it takes.
+
+    ``anew``: a tensor that a global holds is read at every run.
+    """
     outside = getattr(function, "__globals__", {})
     here, names = names_of(getattr(function, "__code__", None))
     found: list[tuple[str, Any]] = []
     for name in here:
         value = outside.get(name)
         if isinstance(value, (type, ModuleType)):
-            found += [(f"{name}.{k}", _frozen(v)) for k, v in _taken(value, names)]
+            found += [(f"{name}.{k}", _outside(v)) for k, v in _taken(value, names)]
         elif value is not None:
-            found.append((name, _frozen(value)))
+            found.append((name, _frozen(value, _depth(value) if anew else 1)))
     return found
 
 
@@ -179,8 +201,7 @@ def _taken(source: Any, names: tuple[str, ...]) -> list[tuple[str, Any]]:
     if is_ours(source):
         return []
     kinds = source.__mro__ if isinstance(source, type) else (source,)
-    held = [(name, vars(kind)[name]) for kind in kinds for name in names if name in vars(kind)]
-    return [(name, value) for name, value in held if isinstance(value, (*PLAIN, *READABLE))]
+    return [(name, vars(kind)[name]) for kind in kinds for name in names if name in vars(kind)]
 
 
 def _values(module: nn.Module) -> list[tuple[str, Any]]:
@@ -242,5 +263,5 @@ def _fields(value: Any) -> list[tuple[str, Any]]:
 
 def _code(function: FunctionType, deeper: Any) -> tuple[Any, ...]:
     """A function's code and what it closes over; ids of functions are used again."""
-    closed = tuple(deeper(c.cell_contents) for c in function.__closure__ or ())
+    closed = tuple(map(deeper, closed_over(function)))
     return function.__code__, closed, deeper(function.__defaults__), deeper(function.__kwdefaults__)

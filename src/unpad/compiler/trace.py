@@ -343,13 +343,21 @@ class Leaf:
         elif isinstance(self.holder, dict):
             held = self.holder.get(self.attribute)
         elif self.holder is not None:
-            held = self.holder.cell_contents
+            held = content_of(self.holder)
         try:
             for key in self.keys:
                 held = held[key]
         except (LookupError, TypeError):
             return None
         return held if isinstance(held, Tensor) else None
+
+
+def content_of(variable: CellType) -> Any:
+    """What a variable holds that a function closes over; None where it holds nothing yet."""
+    try:
+        return variable.cell_contents
+    except ValueError:
+        return None
 
 
 Place = tuple[nn.Module, str, tuple[Any, ...]]
@@ -407,7 +415,7 @@ def _variable(cell: nn.Module, tensor: Tensor) -> Leaf | None:
     functions: list[Any] = [module.forward for module in cell.modules()]
     for function in (getattr(f, "__func__", f) for f in functions):
         for variable in getattr(function, "__closure__", None) or ():
-            if variable.cell_contents is tensor:
+            if content_of(variable) is tensor:
                 return Leaf(variable, "", None)
         code, names = getattr(function, "__code__", None), getattr(function, "__globals__", {})
         for name in code.co_names if code is not None else ():

@@ -243,7 +243,12 @@ def _replay(
     grads: tuple[Tensor | None, ...],
     needed: tuple[bool, ...],
 ) -> list[Tensor | None]:
-    """The gradients as differentiable functions of inputs and arriving gradients."""
+    """The gradients as differentiable functions of inputs and arriving gradients.
+
+    Through a view of each: a tensor that comes in twice has a gradient at each of its places, and
+    autograd adds them up.
+    """
+    tensors = [None if t is None else t.view_as(t) for t in tensors]
     outs = replay_forward(call, tensors)
     pairs = [
         (out, grad)
