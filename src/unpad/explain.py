@@ -13,7 +13,7 @@ from unpad.cells.cell import feature_shape, first_floating, start
 from unpad.cells.compose import check_cell, size_of
 from unpad.compiler.build import Compiled, Programs
 from unpad.compiler.differentiate import Needs
-from unpad.compiler.lower import Once, OnceRef, once_refs
+from unpad.compiler.once import Once, OnceRef, once_refs
 from unpad.compiler.program import Instruction, Kind, Operand, Pass, PhaseKind
 from unpad.compiler.schedule import Scheduled
 from unpad.compiler.trace import Refused

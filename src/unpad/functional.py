@@ -26,7 +26,7 @@ from unpad.engine.eager import check_result
 from unpad.errors import ArgumentError, ArgumentTypeError
 from unpad.forms import Opened, open_input
 from unpad.jit import opaque
-from unpad.nest import Nest, map_leaves
+from unpad.nest import Nest, made, map_leaves
 from unpad.ragged import as_lengths
 from unpad.softmax import (
     classes_by_bigrams,
@@ -35,7 +35,7 @@ from unpad.softmax import (
     classes_in_order,
     linear_cross_entropy,
 )
-from unpad.states import check_state, made
+from unpad.states import check_state
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

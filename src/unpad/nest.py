@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
+import torch
 from torch import Tensor
 
 # Any: a recursive alias would make every user annotate states in the same words.
@@ -78,7 +80,6 @@ def same_form(a: Nest, b: Nest) -> bool:
 def describe(nest: Nest) -> str:
     """Shapes in words, for error messages.
 
-    >>> import torch
     >>> describe((torch.zeros(2, 3), torch.zeros(2)))
     '([2, 3], [2])'
     """
@@ -87,3 +88,25 @@ def describe(nest: Nest) -> str:
         for leaf in leaves(nest)
     ]
     return str(rebuild(nest, texts)).replace("'", "")
+
+
+@dataclass(slots=True)
+class Zeros:
+    """A leaf of a state that stands for zeros of this shape, which are made where they are read."""
+
+    shape: torch.Size
+    dtype: torch.dtype
+    device: torch.device
+
+    def tensor(self) -> Tensor:
+        """The zeros."""
+        return torch.zeros(self.shape, dtype=self.dtype, device=self.device)
+
+
+def made(state: Nest) -> Nest:
+    """A state in which `Zeros` are tensors.
+
+    >>> made((torch.ones(1), Zeros(torch.Size([1]), torch.float32, torch.device("cpu"))))
+    (tensor([1.]), tensor([0.]))
+    """
+    return map_leaves(lambda leaf: leaf.tensor() if isinstance(leaf, Zeros) else leaf, state)

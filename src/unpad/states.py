@@ -2,36 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from unpad.errors import ArgumentError, ArgumentTypeError, RowIndexError
 from unpad.nest import Nest, describe, leaves, map_leaves, rebuild, same_form
-
-
-@dataclass(slots=True)
-class Zeros:
-    """A leaf of a state that stands for zeros of this shape, which are made where they are read."""
-
-    shape: torch.Size
-    dtype: torch.dtype
-    device: torch.device
-
-    def tensor(self) -> Tensor:
-        """The zeros."""
-        return torch.zeros(self.shape, dtype=self.dtype, device=self.device)
-
-
-def made(state: Nest) -> Nest:
-    """A state in which `Zeros` are tensors.
-
-    >>> made((torch.ones(1), Zeros(torch.Size([1]), torch.float32, torch.device("cpu"))))
-    (tensor([1.]), tensor([0.]))
-    """
-    return map_leaves(lambda leaf: leaf.tensor() if isinstance(leaf, Zeros) else leaf, state)
 
 
 def select_rows(state: Nest, rows: Any, *, dim: int = 0) -> Nest:

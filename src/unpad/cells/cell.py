@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from unpad.cells.arguments import is_number
 from unpad.errors import ArgumentError, ArgumentTypeError, quoted
 from unpad.jit import refuse_scripting
-from unpad.nest import Nest, describe, leaves
-from unpad.states import Zeros
+from unpad.nest import Nest, Zeros, describe, leaves
 
 Size: TypeAlias = Any  # int | torch.Size | list[int] | tuple of sizes; recursive
 """Features of one row: an int (n features), a ``torch.Size`` or a list (a shape; ``torch.Size([])``

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from unpad import nest
 from unpad.compiler.aten_composed import Lowering
 from unpad.compiler.differentiate import Needs, differentiate, requiring
-from unpad.compiler.lower import Once
+from unpad.compiler.once import Once
 from unpad.compiler.partition import partition
 from unpad.compiler.schedule import Recurrence, Scheduled, Work, schedule
 from unpad.compiler.simplify import simplify

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from unpad.compiler.lower import Call, Once, OnceRef, once_refs
+from unpad.compiler.once import Call, Once, OnceRef, once_refs
 from unpad.compiler.ops import OPERATIONS
 from unpad.compiler.step import Graph, Node, Step, uses
 

@@ -62,7 +62,7 @@ class Inputs(NamedTuple):
     Attributes:
         x: [T, width].
         initial: [B, width] for each state, contiguous; None: zeros.
-        parts: what the matrices and vectors are made of (`compiler.lower.Once`); x, initial states
+        parts: what the matrices and vectors are made of (`compiler.once.Once`); x, initial states
             and parts, in a row, are what autograd knows of.
         joined: those that have more than one part.
         matrices, vectors: the weights as the programs read them.

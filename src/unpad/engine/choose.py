@@ -27,8 +27,7 @@ from unpad.engine import autograd, eager, lean, native_engine, randomness, torch
 from unpad.engine.memory import in_rows, resolved
 from unpad.engine.precision import autocast_rounds
 from unpad.errors import ArgumentError, quoted
-from unpad.nest import Nest, leaves, map_leaves, rebuild
-from unpad.states import Zeros, made
+from unpad.nest import Nest, Zeros, leaves, made, map_leaves, rebuild
 
 ENGINES = ("auto", "native", "torch", "eager")
 _NATIVE_DTYPES = (torch.float32, torch.float64, torch.bfloat16)  # the last one runs as float32

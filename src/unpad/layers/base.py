@@ -27,7 +27,7 @@ from unpad.engine import choose, lean
 from unpad.errors import ArgumentError, ArgumentTypeError
 from unpad.forms import open_input
 from unpad.jit import opaque, refuse_scripting
-from unpad.states import Zeros
+from unpad.nest import Zeros
 
 if TYPE_CHECKING:
     from unpad.cells.initialize import Init
