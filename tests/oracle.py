@@ -153,12 +153,22 @@ def assert_same(actual: Outcome, wanted: Outcome, tolerance: float) -> None:
 
 def assert_close(actual: Tensor, wanted: Tensor, tolerance: float, name: str = "value") -> None:
     assert actual.shape == wanted.shape, f"{name}: {actual.shape} is not {wanted.shape}"
+    found = error(actual, wanted)
+    assert found <= tolerance, f"{name}: error {found:.2e} is above {tolerance:.0e}"
+
+
+def error(actual: Tensor, wanted: Tensor) -> float:
+    """The largest difference, relative to the largest value; of small values absolute."""
     if wanted.numel() == 0:
-        return
+        return 0.0
     actual, wanted = actual.detach().double(), wanted.detach().double()
-    scale = max(1.0, float(wanted.abs().max()))
-    error = float((actual - wanted).abs().max()) / scale
-    assert error <= tolerance, f"{name}: error {error:.2e} is above {tolerance:.0e}"
+    return float((actual - wanted).abs().max()) / max(1.0, float(wanted.abs().max()))
+
+
+def largest_error(actual: Outcome, wanted: Outcome) -> float:
+    """Of every result and gradient."""
+    right = wanted.named()
+    return max(error(value, right[name]) for name, value in actual.named().items())
 
 
 def offsets_of(lengths: Sequence[int]) -> Tensor:

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
@@ -43,6 +43,12 @@ def assert_engines_agree(
             oracle.loop, doubled, x.double(), offsets, oracle.double(state),
             reverse=reverse, captured=copies,
         )  # fmt: skip
+        if dtype is torch.float32:  # no worse than torch's own float32 by more than twice
+            with unpad.engine("eager"):
+                plain = oracle.outcome(
+                    choose.run, cell, x, offsets, state, reverse=reverse, captured=memories
+                )
+            tolerance = max(tolerance, 2 * oracle.largest_error(plain, wanted))
         for name in ENGINES:
             with use(name):
                 actual = oracle.outcome(
@@ -93,6 +99,7 @@ def test_random_cells_and_lengths(number: int, lengths: list[int], reverse: bool
 
 @pytest.mark.slow
 @settings(max_examples=300)
+@example(number=331, lengths=[0, 6], reverse=False)  # 1.8e-5 in torch's float32 as well
 @given(number=st.integers(40, 100_000), lengths=oracle.lengths(6, 6), reverse=st.booleans())
 def test_many_random_cells_and_lengths(number: int, lengths: list[int], reverse: bool) -> None:
     assert_engines_agree(random_cell(number), lengths, number, reverse=reverse)
