@@ -96,7 +96,7 @@ class Zeros:
 
     shape: torch.Size
     dtype: torch.dtype
-    device: torch.device
+    device: torch.device | str | None
 
     def tensor(self) -> Tensor:
         """The zeros."""

@@ -166,29 +166,31 @@ def test_what_a_class_holds_is_seen_when_it_changes(
     torch.testing.assert_close(layer(x)[0], wanted)
 
 
-def test_a_glance_sees_a_helper_of_a_helper_that_forward_closes_over() -> None:
-    def make(scale: float):
-        def inner(x):
-            return x * scale
+@pytest.mark.parametrize("depth", [0, 1, 2])
+def test_a_glance_sees_what_forward_or_a_helper_closes_over(depth: int) -> None:
+    """forward reads the variable itself, by a helper, or by a helper's helper."""
+    scale = 1.0
 
-        def helper(x):
-            return inner(x)
+    def inner(x):
+        return x * scale
 
-        class Closes(Plain):
-            def forward(self, x, state):
-                return torch.tanh(helper(self.map(x))), state
+    def outer(x):
+        return inner(x)
 
-        def change(new: float) -> None:
-            nonlocal scale
-            scale = new
+    class Closes(Plain):
+        def forward(self, x, state):
+            return torch.tanh(self.map(x) * scale), state
 
-        return Closes(), change
+    class Helped(Plain):
+        def forward(self, x, state):
+            return torch.tanh(helper(self.map(x))), state
 
-    cell, change = make(1.0)
+    helper = outer if depth == 2 else inner
+    cell = Helped() if depth else Closes()
     glance = Glance(cell)
     assert glance.still()
     assert not glance._others
-    change(2.0)
+    scale = 2.0
     assert not glance.still()
 
 
@@ -205,6 +207,11 @@ def test_a_glance_tells_names_and_kinds_of_attributes_apart() -> None:
     assert glance.still()
     del cell.before
     cell.after = True
+    assert not glance.still()
+    glance = Glance(cell.map)
+    bias = cell.map.bias
+    del cell.map.bias
+    cell.map.shift = bias
     assert not glance.still()
 
 
@@ -246,24 +253,4 @@ def test_a_glance_at_a_plain_cell_does_not_keep_it_alive() -> None:
     del cell
     gc.collect()
     assert gone() is None
-    assert not glance.still()
-
-
-def test_a_glance_sees_what_a_forward_closes_over() -> None:
-    def make(scale: float):
-        class Closes(Plain):
-            def forward(self, x, state):
-                return torch.tanh(self.map(x) * scale), state
-
-        def change(new: float) -> None:
-            nonlocal scale
-            scale = new
-
-        return Closes(), change
-
-    cell, change = make(1.0)
-    glance = Glance(cell)
-    assert glance.still()
-    assert not glance._others
-    change(2.0)
     assert not glance.still()

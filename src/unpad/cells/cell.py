@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from unpad.cells.arguments import is_number
 from unpad.errors import ArgumentError, ArgumentTypeError, quoted
 from unpad.jit import refuse_scripting
-from unpad.nest import Nest, Zeros, describe, leaves
+from unpad.nest import Nest, Zeros, describe, leaves, made
 
 Size: TypeAlias = Any  # int | torch.Size | list[int] | tuple of sizes; recursive
 """Features of one row: an int (n features), a ``torch.Size`` or a list (a shape; ``torch.Size([])``
@@ -130,10 +130,17 @@ def zeros(
     device: torch.device | str | None,
 ) -> Nest:
     """Zeros of [batch_size, ...] for each leaf of a nest of sizes."""
+    return made(unmade(size, batch_size, dtype=dtype, device=device))
+
+
+def unmade(
+    size: Size, batch_size: int, *, dtype: torch.dtype, device: torch.device | str | None
+) -> Nest:
+    """The same as `Zeros`, for an engine."""
     if is_nested(size):
-        return tuple(zeros(part, batch_size, dtype=dtype, device=device) for part in size)
-    shape = (batch_size, *feature_shape(size, "state_size"))
-    return torch.zeros(shape, dtype=dtype, device=device)
+        return tuple([unmade(part, batch_size, dtype=dtype, device=device) for part in size])
+    shape = torch.Size((batch_size, *feature_shape(size, "state_size")))
+    return Zeros(shape, dtype, device)
 
 
 def first_floating(module: nn.Module) -> Tensor | None:
@@ -150,8 +157,7 @@ def first_floating(module: nn.Module) -> Tensor | None:
 
 def start(cell: nn.Module, batch_size: int, x: Tensor) -> Nest:
     """Give a cell's own initial state, for tokens like ``x``."""
-    dtype = x.dtype if x.is_floating_point() else torch.get_default_dtype()
-    return start_like(cell, batch_size, dtype=dtype, device=x.device)
+    return start_like(cell, batch_size, dtype=_dtype_for(x), device=x.device)
 
 
 def start_unmade(cell: nn.Module, batch_size: int, x: Tensor) -> Nest:
@@ -159,15 +165,12 @@ def start_unmade(cell: nn.Module, batch_size: int, x: Tensor) -> Nest:
     make = getattr(cell, "initial_state", None)
     if make is not None and getattr(make, "__func__", None) is not Cell.initial_state:
         return start(cell, batch_size, x)
-    dtype = x.dtype if x.is_floating_point() else torch.get_default_dtype()
-    return _unmade(cast("Any", cell).state_size, batch_size, dtype, x.device)
+    size = cast("Any", cell).state_size
+    return unmade(size, batch_size, dtype=_dtype_for(x), device=x.device)
 
 
-def _unmade(size: Size, batch_size: int, dtype: torch.dtype, device: torch.device) -> Nest:
-    if is_nested(size):
-        return tuple([_unmade(part, batch_size, dtype, device) for part in size])
-    shape = torch.Size((batch_size, *feature_shape(size, "state_size")))
-    return Zeros(shape, dtype, device)
+def _dtype_for(x: Tensor) -> torch.dtype:
+    return x.dtype if x.is_floating_point() else torch.get_default_dtype()
 
 
 def start_like(cell: nn.Module, batch_size: int, *, dtype: Any, device: Any) -> Nest:

@@ -72,7 +72,7 @@ class _Part:
     def __init__(self, module: nn.Module, looks: list[Look]) -> None:
         held = vars(module)
         self.module, self.kind, self.looks = weakref.ref(module), type(module), looks
-        self.counts = _counts(held)
+        self.held = _held(held)
         own = [k for k, v in held.items() if k not in OWN and not isinstance(v, Tensor)]
         self.tensors = [k for k, v in held.items() if isinstance(v, Tensor)]
         self.get = itemgetter("training", "training", *own)  # of one name it would give no tuple
@@ -86,7 +86,7 @@ class _Part:
         if module is None or type(module) is not self.kind:
             return False
         held = vars(module)
-        if _counts(held) != self.counts or not self._equal(held):
+        if _held(held) != self.held or not self._equal(held):
             return False
         modules = held["_modules"]
         if [*map(id, modules.values())] != self.children or [*modules] != self.names:
@@ -110,8 +110,9 @@ class _Part:
         return any(tensors.get(name) is not None for name in self.none)
 
 
-def _counts(held: dict[str, Any]) -> tuple[int, ...]:
-    return len(held), len(held["_parameters"]), len(held["_buffers"])
+def _held(held: dict[str, Any]) -> tuple[Any, ...]:
+    """How many attributes there are, and the names of parameters and buffers."""
+    return len(held), [*held["_parameters"]], [*held["_buffers"]]
 
 
 def _hooked(held: dict[str, Any]) -> bool:
@@ -133,8 +134,8 @@ def _plain_tuple(value: Any) -> bool:
 # -- what a user's code reads ----------------------------------------------------------------------
 
 # What changes only where another object takes its place; of functions, see `_of_function`.
-_FIXED = (*PLAIN, type, ModuleType, CodeType, FunctionType, BuiltinFunctionType)
-_METHODS = (property, classmethod, staticmethod)
+_FUNCTIONS = (CodeType, FunctionType, BuiltinFunctionType, property, classmethod, staticmethod)
+_FIXED = (*PLAIN, type, ModuleType, *_FUNCTIONS)
 
 
 def _looks(module: nn.Module) -> list[Look] | None:
@@ -159,7 +160,7 @@ def _looks(module: nn.Module) -> list[Look] | None:
             own = _of_function(function)
             waiting += [value for _, value in own if isinstance(value, FunctionType)]
             looks += own
-    fixed = all(isinstance(v, (*_FIXED, *_METHODS)) or _plain_tuple(v) for _, v in looks)
+    fixed = all(isinstance(v, _FIXED) or _plain_tuple(v) for _, v in looks)
     return looks if fixed else None
 
 
