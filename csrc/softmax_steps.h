@@ -33,8 +33,8 @@ inline constexpr int64_t kLeastLargeChunk = 128;   // no fewer tokens than this
 inline constexpr int64_t kMostLargeChunk = 512;
 inline constexpr int64_t kStretchBlocks = 16;  // most blocks of a large group in one sum
 inline constexpr int64_t kLeastStretches = 16;
-inline constexpr int64_t kCaches = 32 << 20;  // bytes, beyond which gradients go past the caches
-inline constexpr int64_t kStrip = 48;  // rows of a product, whose copies stay in a near cache
+inline constexpr int64_t kCaches = 8 << 20;  // bytes, beyond which gradients go past the caches
+inline constexpr int64_t kStrip = 48;        // rows of a product, whose copies stay in a near cache
 
 template <class T>
 struct SoftmaxGroup {
