@@ -16,9 +16,11 @@ Each row is a time, what it is compared with, and the ratio:
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -192,10 +194,16 @@ def traces(options: Any) -> Iterator[Row]:
 
 
 def imports(options: Any) -> Iterator[Row]:
-    """Medians, after one that fills the page cache."""
-    found = [
-        json.loads(_fresh(str(SCRIPTS / "import_time.py"))) for _ in range(options.repeats + 1)
-    ]
+    """Medians, after one that fills the page cache and compiles what was not installed as bytecode.
+
+    This source tree is not, and where PYTHONDONTWRITEBYTECODE stands it never would be.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        environment = dict(os.environ, PYTHONPYCACHEPREFIX=folder, PYTHONDONTWRITEBYTECODE="")
+        found = [
+            json.loads(_fresh(str(SCRIPTS / "import_time.py"), env=environment))
+            for _ in range(options.repeats + 1)
+        ]
     for question, less in (
         ("import of unpad beyond torch's", ""),
         ("the same, less a collection of torch's objects", "collected"),
@@ -208,9 +216,9 @@ def imports(options: Any) -> Iterator[Row]:
         }
 
 
-def _fresh(*command: str) -> str:
-    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=True)
-    return done.stdout
+def _fresh(*command: str, env: dict[str, str] | None = None) -> str:
+    line = [sys.executable, *command]
+    return subprocess.run(line, capture_output=True, text=True, check=True, env=env).stdout
 
 
 QUESTIONS: dict[str, Callable[[Any], Iterator[Row]]] = {
