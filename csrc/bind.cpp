@@ -283,6 +283,19 @@ NB_MODULE(_native, m) {
             return loss;
         },
         nb::arg("frame"), nb::arg("numbers"));
+    m.def(
+        "softmax_tops",
+        [](const std::vector<int64_t>& frame, const std::vector<double>& numbers) {
+            Message message;
+            {
+                const nb::gil_scoped_release release;
+                unpad_softmax_tops(frame.data(), static_cast<int64_t>(frame.size()), numbers.data(),
+                                   static_cast<int64_t>(numbers.size()), message.text,
+                                   sizeof(message.text));
+            }
+            message.raise();
+        },
+        nb::arg("frame"), nb::arg("numbers"));
     m.def("limit_threads", &unpad_limit_threads, nb::arg("n"));
     m.def("trim", &unpad_trim);
     m.def("idle_bytes", &unpad_idle_bytes);

@@ -78,6 +78,7 @@ int64_t unpad_idle_bytes(void);
 void unpad_draw_mask(int64_t seed, int64_t keep, const int64_t* rows, int64_t n_rows, int64_t width,
                      int wide, int threads, void* out);
 
+// clang-format off
 /* The loss of a softmax over many words and its gradients, in one level or in two (softmax.h).
    `frame` is one flat array:
 
@@ -88,17 +89,25 @@ void unpad_draw_mask(int64_t seed, int64_t keep, const int64_t* rows, int64_t n_
      target       address of int64[T], in: words
      scale        address of [T], in: what each loss is multiplied by; null: all by numbers[0]
      losses       address of [T], out: before their scale
-     d_hidden     address of [T, H], contiguous, out: the gradient of the scaled sum; null: not
-   wanted by word      weight: address of [V, H], in; numbers from row to row; bias: address of [V],
-   in, or null; their gradients, contiguous, out, or null by class     the same of [C, H]; zeros
-   where C = 0 class_of     address of int64[V], in order        address of int64[V], in: the words
-   class by class; null: 0, 1, 2, ... place_of     address of int64[V], in: each word's place in its
-   class starts       address of int64[C + 1], in: where classes begin in `order`
+     d_hidden     address of [T, H], contiguous, out: the gradient of the scaled sum; null: not wanted
+     by word      weight: address of [V, H], in; numbers from row to row; bias: address of [V], in, or
+                  null; their gradients, contiguous, out, or null
+     by class     the same of [C, H]; zeros where C = 0
+     class_of     address of int64[V], in
+     order        address of int64[V], in: the words class by class; null: 0, 1, 2, ...
+     place_of     address of int64[V], in: each word's place in its class
+     starts       address of int64[C + 1], in: where classes begin in `order`
 
    `numbers`: scale, 1 / temperature, label smoothing (one level only). Returns the sum of the
    scaled losses. Targets are checked; classes and addresses are trusted. */
+// clang-format on
 double unpad_softmax_loss(const int64_t* frame, int64_t n_frame, const double* numbers,
                           int64_t n_numbers, char* error, int64_t error_size);
+
+/* Of the same frame, where C > 0: how likely the likeliest word of each class is within it, as a
+   log probability, into `losses` [T, C]. Nothing else is written, and no target read. */
+void unpad_softmax_tops(const int64_t* frame, int64_t n_frame, const double* numbers,
+                        int64_t n_numbers, char* error, int64_t error_size);
 
 /* The most threads (at least 1) of OpenMP regions that the calling thread opens from now on, in
    this library or another of its runtime; returns what it was. */

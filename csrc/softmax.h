@@ -42,8 +42,13 @@ struct SoftmaxCall {
 template <class T>
 double softmax_loss(const SoftmaxCall<T>& call, const Kernels<T>& kernels);
 
+// losses[T, C] instead of [T]: the log probability, within each class, of its likeliest word.
+template <class T>
+void softmax_tops(const SoftmaxCall<T>& call, const Kernels<T>& kernels);
+
 // The frame as engine.h has it.
 double softmax_loss(const int64_t* frame, int64_t n_frame, const double* numbers,
                     int64_t n_numbers);
+void softmax_tops(const int64_t* frame, int64_t n_frame, const double* numbers, int64_t n_numbers);
 
 }  // namespace unpad

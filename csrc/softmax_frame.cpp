@@ -44,7 +44,7 @@ void check(bool right, const char* what) {
 }
 
 template <class T>
-double run_frame(Frame& f, const double* numbers, const Kernels<T>& kernels) {
+SoftmaxCall<T> read_call(Frame& f, const double* numbers) {
     SoftmaxCall<T> c;
     c.threads = static_cast<int>(std::clamp<int64_t>(f.number(), 1, 1 << 16));
     c.tokens = f.number();
@@ -68,29 +68,55 @@ double run_frame(Frame& f, const double* numbers, const Kernels<T>& kernels) {
     c.scale_all = numbers[0];
     c.inverse_temperature = numbers[1];
     c.smoothing = numbers[2];
-    for (int64_t t = 0; t < c.tokens; ++t) {
-        check(c.target[t] >= 0 && c.target[t] < c.words, "a target is no word");
+    return c;
+}
+
+struct Loss {
+    template <class T>
+    double operator()(const SoftmaxCall<T>& c, const Kernels<T>& kernels) const {
+        for (int64_t t = 0; t < c.tokens; ++t) {
+            check(c.target[t] >= 0 && c.target[t] < c.words, "a target is no word");
+        }
+        return softmax_loss(c, kernels);
     }
-    return softmax_loss(c, kernels);
+};
+
+struct Tops {
+    template <class T>
+    double operator()(const SoftmaxCall<T>& c, const Kernels<T>& kernels) const {
+        check(c.classes > 0, "there are no classes");
+        softmax_tops(c, kernels);
+        return 0;
+    }
+};
+
+template <class What>
+double run(What what, const int64_t* frame, int64_t n_frame, const double* numbers,
+           int64_t n_numbers) {
+    Frame f(frame, n_frame);
+    check(n_numbers == 3, "three numbers: scale, inverse temperature, smoothing");
+    const TierTable& table = tables(active_tier());
+    switch (f.number()) {
+        case 0:
+            return what(read_call<float>(f, numbers), *table.f32);
+        case 1:
+            return what(read_call<double>(f, numbers), *table.f64);
+        case 2:
+            return what(read_call<float>(f, numbers), *table.bf16);
+        default:
+            throw std::invalid_argument("softmax: dtype: 0, 1 or 2");
+    }
 }
 
 }  // namespace
 
 double softmax_loss(const int64_t* frame, int64_t n_frame, const double* numbers,
                     int64_t n_numbers) {
-    Frame f(frame, n_frame);
-    check(n_numbers == 3, "three numbers: scale, inverse temperature, smoothing");
-    const TierTable& table = tables(active_tier());
-    switch (f.number()) {
-        case 0:
-            return run_frame(f, numbers, *table.f32);
-        case 1:
-            return run_frame(f, numbers, *table.f64);
-        case 2:
-            return run_frame(f, numbers, *table.bf16);
-        default:
-            throw std::invalid_argument("softmax: dtype: 0, 1 or 2");
-    }
+    return run(Loss{}, frame, n_frame, numbers, n_numbers);
+}
+
+void softmax_tops(const int64_t* frame, int64_t n_frame, const double* numbers, int64_t n_numbers) {
+    run(Tops{}, frame, n_frame, numbers, n_numbers);
 }
 
 }  // namespace unpad

@@ -232,11 +232,16 @@ class SoftmaxSteps {
                        c_.smoothing > 0 ? s.total + at : nullptr);
     }
 
+    // The largest logit of n tokens and the sum relative to it, over blocks of words.
+    void merge(int64_t blocks, int64_t n, const Scratch& s) const {
+        k_.softmax_merge(s.top, s.sum, s.chunk, blocks, columns(n), s.whole_top, s.whole_sum);
+    }
+
     // Blocks together: what gradients are made with, and the losses where this thread `tells`.
     void finish(const SoftmaxGroup<T>& group, const int64_t* tokens, int64_t n, const Scratch& s,
                 bool tells = true) const {
         const int64_t cols = columns(n), blocks = (group.words + kMostRows - 1) / kMostRows;
-        k_.softmax_merge(s.top, s.sum, s.chunk, blocks, cols, s.whole_top, s.whole_sum);
+        merge(blocks, n, s);
         const double each = c_.smoothing / static_cast<double>(group.words);
         for (int64_t i = 0; i < cols; ++i) s.less[i] = static_cast<T>(s.factor[i] * each);
         for (int64_t i = 0; tells && i < n; ++i) {

@@ -12,6 +12,7 @@ from engine.every_cell import TIERS, use
 from softmax import by_hand
 from unpad.engine import native_engine
 from unpad.nn import HierarchicalSoftmax, LinearCrossEntropy
+from unpad.softmax import native
 
 pytestmark = pytest.mark.skipif(not native_engine.available(), reason="no native engine")
 
@@ -124,9 +125,9 @@ def test_only_the_gradients_that_are_wanted_are_made(name: str) -> None:
 
 
 def test_gradients_beyond_the_caches_are_those_within_them() -> None:
-    """34 MB of weights: their gradient is written past the caches."""
-    softmax = LinearCrossEntropy(256, 33_000)
-    hidden, target = torch.randn(200, 256), torch.randint(33_000, (200,))
+    """9 MB of weights: their gradient is written past the caches."""
+    softmax = LinearCrossEntropy(256, 9000)
+    hidden, target = torch.randn(200, 256), torch.randint(9000, (200,))
     whole = by_hand.taken(softmax, hidden, target)
     with unpad.engine("torch"):
         wanted = by_hand.taken(softmax.double(), hidden.double(), target)
@@ -165,6 +166,37 @@ def test_nan_in_a_row_stays_in_that_row(kind: Any) -> None:
     assert losses.isnan().nonzero().flatten().tolist() == [3]
 
 
+@pytest.mark.parametrize("tier", TIERS)
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(
+    ("width", "classes", "tokens"),
+    [(33, torch.arange(150) % 12, 300), (20, mixed(1600), 131), (7, torch.arange(9000) // 2300, 1)],
+)
+def test_the_likeliest_word_of_each_class(
+    width: int,
+    classes: torch.Tensor,
+    tokens: int,
+    threads: int,
+    tier: str,
+    request: pytest.FixtureRequest,
+) -> None:
+    softmax = HierarchicalSoftmax(width, len(classes), classes)
+    softmax.double().temperature = 0.7
+    hidden = torch.randn(tokens, width, dtype=torch.float64)
+    powers = by_hand.probabilities(softmax, hidden)
+    member = torch.nn.functional.one_hot(softmax.classes).bool()
+    best = torch.stack([powers[:, mine].max(1).values for mine in member.t()], 1)
+    wanted = (best / (powers @ member.double())).log()
+    before = torch.get_num_threads()
+    request.addfinalizer(lambda: torch.set_num_threads(before))
+    torch.set_num_threads(threads)
+    with use(f"native {tier}"), torch.no_grad():
+        found = native.tops(hidden, softmax._head(temperature=0.7, rounds=False))
+        narrow = native.tops(hidden.float(), softmax.float()._head(temperature=0.7, rounds=False))
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-12)
+    torch.testing.assert_close(narrow, wanted.float(), rtol=0, atol=1e-5)
+
+
 def test_the_engine_refuses_what_is_no_word_and_a_short_frame() -> None:
     hidden, losses, weight = torch.zeros(1, 2), torch.zeros(1), torch.zeros(3, 2)
     target = torch.tensor([7])
@@ -174,3 +206,9 @@ def test_the_engine_refuses_what_is_no_word_and_a_short_frame() -> None:
         native_engine.softmax_loss(frame, [1.0, 1.0, 0.0], dtype=torch.float32, rounds=False)
     with pytest.raises(ValueError, match="too short"):
         native_engine.softmax_loss(frame[:9], [1.0, 1.0, 0.0], dtype=torch.float32, rounds=False)
+
+
+def test_classes_are_needed_for_the_likeliest_word_of_each() -> None:
+    frame = [0, 2, 3, 0] + [0] * 20
+    with pytest.raises(ValueError, match="no classes"):
+        native_engine.softmax_tops(frame, [1.0, 1.0, 0.0], dtype=torch.float32, rounds=False)

@@ -51,6 +51,26 @@ def test_topk_is_torchs_topk_of_all_log_probabilities(
     assert torch.equal(words, wanted.indices)
 
 
+@pytest.mark.parametrize("k", [1, 3, 8, 9])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_flat_distributions_are_searched_exactly_too(
+    k: int, dtype: torch.dtype, engine: str
+) -> None:
+    """Where many classes are about as likely, none can be left out by its own probability."""
+    softmax = peaked(HierarchicalSoftmax(H, 900, torch.randperm(900) % 31, dtype=dtype), 0.5)
+    hidden = torch.randn(700, H, dtype=dtype)
+    hidden[5] = torch.nan
+    with torch.no_grad():
+        softmax.bias[(softmax.classes == 4).nonzero()[1:]] = -torch.inf  # a class of one word
+        every = softmax.log_prob(hidden)
+    values, words = softmax.topk(hidden, k)
+    rows = torch.arange(700) != 5
+    wanted = every[rows].topk(k).values
+    torch.testing.assert_close(values[rows], wanted)
+    torch.testing.assert_close(every.gather(1, words)[rows], wanted)
+    assert values[5].isnan().all()
+
+
 def test_nan_rows_end_and_leave_the_others_alone(engine: str) -> None:
     softmax = HierarchicalSoftmax(H, 60)
     hidden = torch.randn(4, H)

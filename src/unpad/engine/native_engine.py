@@ -156,8 +156,18 @@ def softmax_loss(
     frame: list[int], numbers: list[float], *, dtype: torch.dtype, rounds: bool
 ) -> float:
     """Run csrc/softmax.h: ``frame`` from T on, as csrc/engine.h has it; return the summed loss."""
-    head = [_code(dtype, "bfloat16" if rounds else "float32"), torch.get_num_threads()]
-    return _native.softmax_loss([*head, *frame], numbers)
+    return _native.softmax_loss([*_softmax_head(dtype, rounds), *frame], numbers)
+
+
+def softmax_tops(
+    frame: list[int], numbers: list[float], *, dtype: torch.dtype, rounds: bool
+) -> None:
+    """Run the same of csrc/softmax.h, for the likeliest word of each class."""
+    _native.softmax_tops([*_softmax_head(dtype, rounds), *frame], numbers)
+
+
+def _softmax_head(dtype: torch.dtype, rounds: bool) -> list[int]:
+    return [_code(dtype, "bfloat16" if rounds else "float32"), torch.get_num_threads()]
 
 
 def encode(pass_: Pass) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:

@@ -10,12 +10,12 @@ from torch import Tensor, nn
 
 from unpad.cells.arguments import check_choice, check_dtype, check_flag, check_precision, check_size
 from unpad.compiler.trace import without_autocast
-from unpad.engine.choose import rounds
+from unpad.engine.choose import chooses_native, rounds
 from unpad.engine.precision import autocast_rounds
 from unpad.errors import ArgumentError, ArgumentTypeError
 from unpad.jit import opaque, refuse_scripting
 from unpad.ragged import Ragged
-from unpad.softmax import loss, reference
+from unpad.softmax import loss, native, reference
 from unpad.softmax.arguments import (
     REDUCTIONS,
     Rows,
@@ -193,7 +193,8 @@ class WordSoftmax(nn.Module):
         rows, head = self._opened(hidden, temperature)
         count = check_k(k, self.vocabulary)
         with without_autocast(rows.values.device.type):
-            values, words = reference.topk(rows.values, count, head)
+            tops = native.tops if chooses_native(rows.values) else None
+            values, words = reference.topk(rows.values, count, head, tops)
         if squeeze:
             values, words = values[:, 0], words[:, 0]
         return rows.close(values), rows.close(words)

@@ -9,7 +9,7 @@ those of the reference.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -18,6 +18,11 @@ from unpad.engine import native_engine
 from unpad.engine.memory import in_full, in_rows
 from unpad.softmax import reference
 from unpad.softmax.reference import Head
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from unpad.softmax.grouping import Grouping
 
 Tensors = list["Tensor | None"]
 
@@ -37,6 +42,18 @@ def losses(hidden: Tensor, target: Tensor, head: Head) -> Tensor:
     inputs = _working([hidden, *head.tensors()])
     result: Any = _Losses.apply(_Call(head, target, 1.0, _wanted(inputs)), *inputs)  # type: ignore[no-untyped-call]
     return result
+
+
+def tops(hidden: Tensor, head: Head) -> Tensor:
+    """Return, for each class, the log probability [T, C] of its likeliest word within it."""
+    groups = head.grouping
+    assert groups is not None
+    given: Any = [None if t is None else t.detach() for t in _working([hidden, *head.tensors()])]
+    found = given[0].new_empty(len(hidden), len(groups.sizes))
+    frame = _frame(given, groups, losses=found)
+    numbers = [1.0, 1 / head.temperature, 0.0]
+    native_engine.softmax_tops(frame, numbers, dtype=found.dtype, rounds=head.rounds)
+    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,24 +145,38 @@ def _run(
     ]
     vector = isinstance(scales, Tensor)
     held = in_full(scales.detach().to(hidden.dtype)) if isinstance(scales, Tensor) else None
-    groups = head.grouping
-    classes = 0 if groups is None else len(groups.sizes)
-    frame = [len(hidden), hidden.shape[1], len(head.weight), classes]
-    frame += hidden.data_ptr(), hidden.stride(0), target.data_ptr(), _address(held)
-    frame += losses.data_ptr(), _address(gradients[0])
-    for first in (0, 2):
-        matrix, bias = tensors[first], tensors[first + 1]
-        frame += _address(matrix), 0 if matrix is None else matrix.stride(0), _address(bias)
-        frame += _address(gradients[1 + first]), _address(gradients[2 + first])
-    if groups is None:
-        frame += 0, 0, 0, 0
-    else:
-        order = 0 if groups.in_order else groups.words.data_ptr()
-        frame += groups.class_of.data_ptr(), order
-        frame += groups.place_of.data_ptr(), groups.starts.data_ptr()
+    frame = _frame(
+        [hidden, *tensors], head.grouping, losses, target=target, scales=held, gradients=gradients
+    )
     numbers = [1.0 if vector else float(scales), 1 / head.temperature, head.label_smoothing]
     total = native_engine.softmax_loss(frame, numbers, dtype=hidden.dtype, rounds=head.rounds)
     return total, losses, gradients
+
+
+def _frame(
+    inputs: Any,
+    groups: Grouping | None,
+    losses: Tensor,
+    *,
+    target: Tensor | None = None,
+    scales: Tensor | None = None,
+    gradients: Sequence[Tensor | None] = (None,) * 5,
+) -> list[int]:
+    """Sizes and addresses from T on, as csrc/engine.h has them."""
+    hidden, weight, *_ = inputs
+    classes = 0 if groups is None else len(groups.sizes)
+    frame = [len(hidden), hidden.shape[1], len(weight), classes]
+    frame += hidden.data_ptr(), hidden.stride(0), _address(target), _address(scales)
+    frame += losses.data_ptr(), _address(gradients[0])
+    for at in (1, 3):
+        matrix, bias = inputs[at], inputs[at + 1]
+        frame += _address(matrix), 0 if matrix is None else matrix.stride(0), _address(bias)
+        frame += _address(gradients[at]), _address(gradients[at + 1])
+    if groups is None:
+        return [*frame, 0, 0, 0, 0]
+    order = 0 if groups.in_order else groups.words.data_ptr()
+    frame += groups.class_of.data_ptr(), order
+    return [*frame, groups.place_of.data_ptr(), groups.starts.data_ptr()]
 
 
 def _address(tensor: Tensor | None) -> int:
