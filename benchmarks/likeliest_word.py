@@ -10,6 +10,7 @@ probabilities.
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from torch.nn import functional as F
 
 import unpad
 
-WIDTH, TOKENS = 256, 1600
+WIDTH = 256
 
 
 def softmax_of(vocabulary: int, scale: float) -> unpad.nn.HierarchicalSoftmax:
@@ -45,9 +46,11 @@ def equal(vocabulary: int, scale: float, cases: int) -> int:
     return found
 
 
-def measure(vocabulary: int, scale: float, threads: int, options: Any) -> dict[str, Any]:
+def measure(
+    vocabulary: int, scale: float, threads: int, tokens: int, options: Any
+) -> dict[str, Any]:
     torch.set_num_threads(threads)
-    softmax, hidden = softmax_of(vocabulary, scale), torch.randn(TOKENS, WIDTH)
+    softmax, hidden = softmax_of(vocabulary, scale), torch.randn(tokens, WIDTH)
     weight, bias = softmax.weight.detach(), softmax.bias.detach()
     rivals = {
         "unpad": lambda: softmax.predict(hidden),
@@ -57,7 +60,7 @@ def measure(vocabulary: int, scale: float, threads: int, options: Any) -> dict[s
     return {
         "vocabulary": vocabulary,
         "threads": threads,
-        "tokens": TOKENS,
+        "tokens": tokens,
         "entropy": entropy(softmax),
         "scale": scale,
         **times,
@@ -74,6 +77,7 @@ def main() -> None:
         vocabularies=[50_000, 200_000],
         scales=[1.0, 4.0, 6.0, 8.0],
         threads=[1, 2],
+        tokens=[1600, 32, 1],
     )
     parser.add_argument("--cases", type=int, default=10_000)
     options = parser.parse_args()
@@ -82,19 +86,25 @@ def main() -> None:
     for scale in options.scales:
         right = equal(options.vocabularies[0] // 10, scale, options.cases)
         print(f"scale {scale:g}: {right:,} of {options.cases:,} equal", flush=True)
-        for threads in options.threads:
-            for vocabulary in options.vocabularies:
-                row = measure(vocabulary, scale, threads, options)
-                row |= {"cases": options.cases, "equal": right}
-                rows.append(row)
-                print(
-                    f"V {vocabulary:7,} {threads} threads, entropy {row['entropy']:5.2f} nats | "
-                    f"{row['unpad'].median:8.1f} {row['theirs'].median:8.1f} ms "
-                    f"{row['ratio']:5.2f}x | {row['foreign load']:4.0%}",
-                    flush=True,
-                )
+        kinds = product(options.threads, options.tokens, options.vocabularies)
+        for threads, tokens, vocabulary in kinds:
+            row = measure(vocabulary, scale, threads, tokens, options)
+            row |= {"cases": options.cases, "equal": right}
+            rows.append(row)
+            print(
+                f"V {vocabulary:7,} {threads} threads {tokens:4} tokens, "
+                f"entropy {row['entropy']:5.2f} nats | "
+                f"{row['unpad'].median:8.1f} {row['theirs'].median:8.1f} ms "
+                f"{row['ratio']:5.2f}x | {row['foreign load']:4.0%}",
+                flush=True,
+            )
     if not options.no_save:
-        save("likeliest_word", rows, keep=options.keep, by=("vocabulary", "threads", "scale"))
+        save(
+            "likeliest_word",
+            rows,
+            keep=options.keep,
+            by=("vocabulary", "threads", "tokens", "scale"),
+        )
 
 
 if __name__ == "__main__":

@@ -284,12 +284,12 @@ NB_MODULE(_native, m) {
         },
         nb::arg("frame"), nb::arg("numbers"));
     m.def(
-        "softmax_tops",
+        "softmax_best",
         [](const std::vector<int64_t>& frame, const std::vector<double>& numbers) {
             Message message;
             {
                 const nb::gil_scoped_release release;
-                unpad_softmax_tops(frame.data(), static_cast<int64_t>(frame.size()), numbers.data(),
+                unpad_softmax_best(frame.data(), static_cast<int64_t>(frame.size()), numbers.data(),
                                    static_cast<int64_t>(numbers.size()), message.text,
                                    sizeof(message.text));
             }

@@ -157,12 +157,12 @@ double unpad_softmax_loss(const int64_t* frame, int64_t n_frame, const double* n
         0.0);
 }
 
-void unpad_softmax_tops(const int64_t* frame, int64_t n_frame, const double* numbers,
+void unpad_softmax_best(const int64_t* frame, int64_t n_frame, const double* numbers,
                         int64_t n_numbers, char* error, int64_t error_size) {
     guarded(
         error, error_size,
         [&] {
-            unpad::softmax_tops(frame, n_frame, numbers, n_numbers);
+            unpad::softmax_best(frame, n_frame, numbers, n_numbers);
             return 0;
         },
         1);

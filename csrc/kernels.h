@@ -124,6 +124,8 @@ struct Kernels {
                           const T* whole_top, const T* whole_sum, const T* factor, const T* less,
                           T* out);
     void (*softmax_sums)(const T* tile, int64_t ld, int64_t rows, int64_t cols, T* out);
+    void (*softmax_best)(const T* tile, int64_t ld, int64_t rows, int64_t cols, int64_t first,
+                         int64_t k, T* values, int64_t* places);
 
     // Asks for the next n lines of `ahead`, into the second-level cache.
     void (*fetch)(Ahead& ahead, int64_t n);

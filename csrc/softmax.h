@@ -42,13 +42,22 @@ struct SoftmaxCall {
 template <class T>
 double softmax_loss(const SoftmaxCall<T>& call, const Kernels<T>& kernels);
 
-// losses[T, C] instead of [T]: the log probability, within each class, of its likeliest word.
+// Pairs of a token and a class, class by class, and of each the k likeliest words of the class,
+// sorted; where it has fewer, the last are -inf.
+struct SoftmaxPairs {
+    int64_t k, count;
+    const int64_t* tokens;  // [count]
+    const int64_t* starts;  // [classes + 1]
+    int64_t* words;         // [count, k]
+};
+
+// losses[count, k] instead of [T]: the log probabilities within the class.
 template <class T>
-void softmax_tops(const SoftmaxCall<T>& call, const Kernels<T>& kernels);
+void softmax_best(const SoftmaxCall<T>& call, const SoftmaxPairs& pairs, const Kernels<T>& kernels);
 
 // The frame as engine.h has it.
 double softmax_loss(const int64_t* frame, int64_t n_frame, const double* numbers,
                     int64_t n_numbers);
-void softmax_tops(const int64_t* frame, int64_t n_frame, const double* numbers, int64_t n_numbers);
+void softmax_best(const int64_t* frame, int64_t n_frame, const double* numbers, int64_t n_numbers);
 
 }  // namespace unpad

@@ -64,7 +64,6 @@ SoftmaxCall<T> read_call(Frame& f, const double* numbers) {
     c.order = f.address<const int64_t>();
     c.place_of = f.address<const int64_t>();
     c.starts = f.address<const int64_t>();
-    check(f.at_end(), "the frame is too long");
     c.scale_all = numbers[0];
     c.inverse_temperature = numbers[1];
     c.smoothing = numbers[2];
@@ -73,7 +72,8 @@ SoftmaxCall<T> read_call(Frame& f, const double* numbers) {
 
 struct Loss {
     template <class T>
-    double operator()(const SoftmaxCall<T>& c, const Kernels<T>& kernels) const {
+    double operator()(const SoftmaxCall<T>& c, Frame& f, const Kernels<T>& kernels) const {
+        check(f.at_end(), "the frame is too long");
         for (int64_t t = 0; t < c.tokens; ++t) {
             check(c.target[t] >= 0 && c.target[t] < c.words, "a target is no word");
         }
@@ -81,11 +81,25 @@ struct Loss {
     }
 };
 
-struct Tops {
+struct Best {
     template <class T>
-    double operator()(const SoftmaxCall<T>& c, const Kernels<T>& kernels) const {
+    double operator()(const SoftmaxCall<T>& c, Frame& f, const Kernels<T>& kernels) const {
+        SoftmaxPairs p;
+        p.k = f.number();
+        p.count = f.number();
+        p.tokens = f.address<const int64_t>();
+        p.starts = f.address<const int64_t>();
+        p.words = f.address<int64_t>();
+        check(f.at_end(), "the frame is too long");
         check(c.classes > 0, "there are no classes");
-        softmax_tops(c, kernels);
+        check(p.k > 0 && p.count >= 0, "a size is negative");
+        bool right = p.starts[0] == 0 && p.starts[c.classes] == p.count;
+        for (int64_t i = 0; i < c.classes; ++i) right = right && p.starts[i] <= p.starts[i + 1];
+        check(right, "classes share no pairs and leave none out");
+        for (int64_t i = 0; i < p.count; ++i) {
+            check(p.tokens[i] >= 0 && p.tokens[i] < c.tokens, "a pair's token is none");
+        }
+        softmax_best(c, p, kernels);
         return 0;
     }
 };
@@ -98,11 +112,11 @@ double run(What what, const int64_t* frame, int64_t n_frame, const double* numbe
     const TierTable& table = tables(active_tier());
     switch (f.number()) {
         case 0:
-            return what(read_call<float>(f, numbers), *table.f32);
+            return what(read_call<float>(f, numbers), f, *table.f32);
         case 1:
-            return what(read_call<double>(f, numbers), *table.f64);
+            return what(read_call<double>(f, numbers), f, *table.f64);
         case 2:
-            return what(read_call<float>(f, numbers), *table.bf16);
+            return what(read_call<float>(f, numbers), f, *table.bf16);
         default:
             throw std::invalid_argument("softmax: dtype: 0, 1 or 2");
     }
@@ -115,8 +129,8 @@ double softmax_loss(const int64_t* frame, int64_t n_frame, const double* numbers
     return run(Loss{}, frame, n_frame, numbers, n_numbers);
 }
 
-void softmax_tops(const int64_t* frame, int64_t n_frame, const double* numbers, int64_t n_numbers) {
-    run(Tops{}, frame, n_frame, numbers, n_numbers);
+void softmax_best(const int64_t* frame, int64_t n_frame, const double* numbers, int64_t n_numbers) {
+    run(Best{}, frame, n_frame, numbers, n_numbers);
 }
 
 }  // namespace unpad

@@ -148,13 +148,14 @@ class SoftmaxSteps {
     // A few tokens take half a panel.
     int64_t columns(int64_t n) const { return n <= k_.lanes ? k_.lanes : round_up(n, panel_); }
 
-    void gather(const int64_t* tokens, int64_t n, const Scratch& s) const {
+    void gather(const int64_t* tokens, int64_t n, const Scratch& s, bool gradients = true) const {
         const int64_t width = c_.width, cols = round_up(n, panel_);
         for (int64_t i = 0; i < n; ++i) {
             std::copy_n(c_.hidden + tokens[i] * c_.hidden_stride, width, s.rows + i * width);
         }
         std::fill_n(s.rows + n * width, (cols - n) * width, T(0));
         k_.pack(s.rows, 1, width, width, cols, 0, cols / panel_, s.across);
+        if (!gradients) return;
         k_.pack(s.rows, width, 1, n, width, 0, padded_ / panel_, s.along);
         for (int64_t i = 0; i < cols; ++i) {
             const double each = i < n ? scale(tokens[i]) * c_.inverse_temperature : 0.0;
@@ -207,8 +208,8 @@ class SoftmaxSteps {
         return {ref.base, ref.stride, ref.width * static_cast<int64_t>(sizeof(T)), false};
     }
 
-    void logits(const SoftmaxGroup<T>& group, int64_t w, const int64_t* tokens, int64_t n,
-                const Scratch& s) const {
+    // A block's logits, before the temperature.
+    Block product(const SoftmaxGroup<T>& group, int64_t w, int64_t n, const Scratch& s) const {
         const int64_t cols = columns(n);
         const Block b = block(group, w, s, cols);
         Step step{};
@@ -222,14 +223,26 @@ class SoftmaxSteps {
         }
         step.matrix = s.across;
         linear(step, b.map, b.rows, {columns_of(b.weights)}, 1, group.words - w);
+        return b;
+    }
+
+    // Their powers in place, with the largest logits and the sums.
+    void exp(const Block& b, int64_t n, const Scratch& s) const {
+        const int64_t cols = columns(n), at = b.number * s.chunk;
+        k_.softmax_exp(b.tile, cols, b.rows, cols, static_cast<T>(c_.inverse_temperature),
+                       s.top + at, s.sum + at, c_.smoothing > 0 ? s.total + at : nullptr);
+    }
+
+    void logits(const SoftmaxGroup<T>& group, int64_t w, const int64_t* tokens, int64_t n,
+                const Scratch& s) const {
+        const int64_t cols = columns(n);
+        const Block b = product(group, w, n, s);
         const T scale = static_cast<T>(c_.inverse_temperature);
         for (int64_t i = 0; i < n; ++i) {
             const int64_t place = target[static_cast<size_t>(tokens[i])] - w;
             if (place >= 0 && place < b.rows) s.wanted[i] = b.tile[place * cols + i] * scale;
         }
-        const int64_t at = b.number * s.chunk;
-        k_.softmax_exp(b.tile, cols, b.rows, cols, scale, s.top + at, s.sum + at,
-                       c_.smoothing > 0 ? s.total + at : nullptr);
+        exp(b, n, s);
     }
 
     // The largest logit of n tokens and the sum relative to it, over blocks of words.

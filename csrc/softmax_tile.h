@@ -4,6 +4,7 @@
 // sums over words then go down the columns, a vector of tokens at a time, each token's in the order
 // of words: a token's bits depend on nothing but its own column.
 
+#include <algorithm>
 #include <limits>
 #include <type_traits>
 
@@ -117,6 +118,46 @@ template <class T>
 void softmax_sums(const T* tile, int64_t ld, int64_t rows, int64_t cols, T* out) {
     for (int64_t r = 0; r < rows; ++r) {
         out[r] = sum_along<T>(cols, [](auto v) { return v; }, tile + r * ld);
+    }
+}
+
+// Puts a number of row `place` among the k largest so far, largest first.
+template <class T>
+inline void put(T x, int64_t place, int64_t k, T* values, int64_t* places) {
+    int64_t j = k - 1;
+    for (; j > 0 && values[j - 1] < x; --j) {
+        values[j] = values[j - 1];
+        places[j] = places[j - 1];
+    }
+    values[j] = x;
+    places[j] = place;
+}
+
+// Of each of the first `cols` columns the k largest numbers, [cols, k], and their rows, the first
+// of which is `first`; beside those that are there from blocks before. Of equal ones the first met.
+template <class T>
+void softmax_best(const T* tile, int64_t ld, int64_t rows, int64_t cols, int64_t first, int64_t k,
+                  T* values, int64_t* places) {
+    constexpr int64_t lanes = kLanes<T>, strip = 8;
+    for (int64_t r = 0; r < rows; r += strip) {
+        const int64_t end = std::min(r + strip, rows);
+        for (int64_t c = 0; c < cols; c += lanes) {
+            auto most = load(tile + r * ld + c);
+            for (int64_t i = r + 1; i < end; ++i) {
+                const auto x = load(tile + i * ld + c);
+                most = x > most ? x : most;
+            }
+            T largest[lanes];
+            store(largest, most);
+            for (int64_t l = c; l < std::min(c + lanes, cols); ++l) {
+                const T* least = values + l * k + k - 1;
+                if (!(largest[l - c] > *least)) continue;
+                for (int64_t i = r; i < end; ++i) {
+                    const T x = tile[i * ld + l];
+                    if (x > *least) put(x, first + i, k, values + l * k, places + l * k);
+                }
+            }
+        }
     }
 }
 

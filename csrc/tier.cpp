@@ -67,6 +67,7 @@ constexpr Kernels<T> kKernels = {
     softmax_merge<T>,
     softmax_scale<T>,
     softmax_sums<T>,
+    softmax_best<T>,
     fetch,
     kChains * kLanes<T>,
     multiply_adds<T>,

@@ -168,14 +168,21 @@ def test_nan_in_a_row_stays_in_that_row(kind: Any) -> None:
 
 @pytest.mark.parametrize("tier", TIERS)
 @pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("k", [1, 3, 20])
 @pytest.mark.parametrize(
-    ("width", "classes", "tokens"),
-    [(33, torch.arange(150) % 12, 300), (20, mixed(1600), 131), (7, torch.arange(9000) // 2300, 1)],
+    ("width", "classes", "tokens", "pairs"),
+    [
+        (33, torch.arange(150) % 12, 300, 3600),
+        (20, mixed(1600), 131, 90),
+        (7, torch.arange(9000) // 2300, 1, 3),
+    ],
 )
-def test_the_likeliest_word_of_each_class(
+def test_the_likeliest_words_of_classes(
     width: int,
     classes: torch.Tensor,
     tokens: int,
+    pairs: int,
+    k: int,
     threads: int,
     tier: str,
     request: pytest.FixtureRequest,
@@ -183,18 +190,26 @@ def test_the_likeliest_word_of_each_class(
     softmax = HierarchicalSoftmax(width, len(classes), classes)
     softmax.double().temperature = 0.7
     hidden = torch.randn(tokens, width, dtype=torch.float64)
-    powers = by_hand.probabilities(softmax, hidden)
     member = torch.nn.functional.one_hot(softmax.classes).bool()
-    best = torch.stack([powers[:, mine].max(1).values for mine in member.t()], 1)
-    wanted = (best / (powers @ member.double())).log()
+    which = torch.randperm(tokens * member.shape[1])[:pairs].sort().values
+    of, rows = which // tokens, which % tokens
+    powers = by_hand.probabilities(softmax, hidden)
+    within = (powers / (powers @ member.double())[:, softmax.classes]).log()[rows]
+    within[~member.t()[of]] = -torch.inf
+    wanted = within.topk(min(k, len(classes)))
     before = torch.get_num_threads()
     request.addfinalizer(lambda: torch.set_num_threads(before))
     torch.set_num_threads(threads)
     with use(f"native {tier}"), torch.no_grad():
-        found = native.tops(hidden, softmax._head(temperature=0.7, rounds=False))
-        narrow = native.tops(hidden.float(), softmax.float()._head(temperature=0.7, rounds=False))
-    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-12)
-    torch.testing.assert_close(narrow, wanted.float(), rtol=0, atol=1e-5)
+        head = softmax._head(temperature=0.7, rounds=False)
+        found, words = native.best_of(head)(hidden, rows, of, k)
+        narrow = softmax.float()._head(temperature=0.7, rounds=False)
+        values = native.best_of(narrow)(hidden.float(), rows, of, k)[0]
+    torch.testing.assert_close(found, wanted.values, rtol=0, atol=1e-12)
+    there = found > -torch.inf
+    assert torch.equal(words[there], wanted.indices[there])
+    assert int(there.sum()) == int(member.sum(0).clamp(max=k)[of].sum())
+    torch.testing.assert_close(values, wanted.values.float(), rtol=0, atol=1e-5)
 
 
 def test_the_engine_refuses_what_is_no_word_and_a_short_frame() -> None:
@@ -208,7 +223,22 @@ def test_the_engine_refuses_what_is_no_word_and_a_short_frame() -> None:
         native_engine.softmax_loss(frame[:9], [1.0, 1.0, 0.0], dtype=torch.float32, rounds=False)
 
 
-def test_classes_are_needed_for_the_likeliest_word_of_each() -> None:
-    frame = [0, 2, 3, 0] + [0] * 20
-    with pytest.raises(ValueError, match="no classes"):
-        native_engine.softmax_tops(frame, [1.0, 1.0, 0.0], dtype=torch.float32, rounds=False)
+@pytest.mark.parametrize(
+    ("classes", "k", "rows", "starts", "message"),
+    [
+        (0, 1, [0], [0, 1], "no classes"),
+        (2, 0, [0], [0, 0, 1], "a size is negative"),
+        (2, 1, [0], [0, 0, 2], "leave none out"),
+        (2, 1, [0], [0, 5, 1], "leave none out"),
+        (2, 1, [4], [0, 0, 1], "token is none"),
+    ],
+)
+def test_the_engine_refuses_pairs_that_are_none(
+    classes: int, k: int, rows: list[int], starts: list[int], message: str
+) -> None:
+    values, words = torch.zeros(4), torch.zeros(4, dtype=torch.int64)
+    tokens, begins = torch.tensor(rows), torch.tensor(starts)
+    frame = [4, 2, 3, classes] + [0] * 4 + [values.data_ptr()] + [0] * 15
+    frame += k, len(rows), tokens.data_ptr(), begins.data_ptr(), words.data_ptr()
+    with pytest.raises(ValueError, match=message):
+        native_engine.softmax_best(frame, [1.0, 1.0, 0.0], dtype=torch.float32, rounds=False)

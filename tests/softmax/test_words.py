@@ -51,7 +51,7 @@ def test_topk_is_torchs_topk_of_all_log_probabilities(
     assert torch.equal(words, wanted.indices)
 
 
-@pytest.mark.parametrize("k", [1, 3, 8, 9])
+@pytest.mark.parametrize("k", [1, 3, 40])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_flat_distributions_are_searched_exactly_too(
     k: int, dtype: torch.dtype, engine: str

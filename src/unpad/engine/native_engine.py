@@ -159,11 +159,11 @@ def softmax_loss(
     return _native.softmax_loss([*_softmax_head(dtype, rounds), *frame], numbers)
 
 
-def softmax_tops(
+def softmax_best(
     frame: list[int], numbers: list[float], *, dtype: torch.dtype, rounds: bool
 ) -> None:
-    """Run the same of csrc/softmax.h, for the likeliest word of each class."""
-    _native.softmax_tops([*_softmax_head(dtype, rounds), *frame], numbers)
+    """Run the same of csrc/softmax.h, for the likeliest words of classes."""
+    _native.softmax_best([*_softmax_head(dtype, rounds), *frame], numbers)
 
 
 def _softmax_head(dtype: torch.dtype, rounds: bool) -> list[int]:

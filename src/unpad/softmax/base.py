@@ -15,7 +15,7 @@ from unpad.engine.precision import autocast_rounds
 from unpad.errors import ArgumentError, ArgumentTypeError
 from unpad.jit import opaque, refuse_scripting
 from unpad.ragged import Ragged
-from unpad.softmax import loss, native, reference
+from unpad.softmax import loss, native, reference, search
 from unpad.softmax.arguments import (
     REDUCTIONS,
     Rows,
@@ -193,8 +193,8 @@ class WordSoftmax(nn.Module):
         rows, head = self._opened(hidden, temperature)
         count = check_k(k, self.vocabulary)
         with without_autocast(rows.values.device.type):
-            tops = native.tops if chooses_native(rows.values) else None
-            values, words = reference.topk(rows.values, count, head, tops)
+            engine = native if chooses_native(rows.values) else reference
+            values, words = search.topk(rows.values, count, head, engine.best_of)
         if squeeze:
             values, words = values[:, 0], words[:, 0]
         return rows.close(values), rows.close(words)

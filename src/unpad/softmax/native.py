@@ -20,7 +20,7 @@ from unpad.softmax import reference
 from unpad.softmax.reference import Head
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from unpad.softmax.grouping import Grouping
 
@@ -44,16 +44,26 @@ def losses(hidden: Tensor, target: Tensor, head: Head) -> Tensor:
     return result
 
 
-def tops(hidden: Tensor, head: Head) -> Tensor:
-    """Return, for each class, the log probability [T, C] of its likeliest word within it."""
-    groups = head.grouping
+def best_of(head: Head) -> Callable[[Tensor, Tensor, Tensor, int], tuple[Tensor, Tensor]]:
+    """Return what finds the likeliest words of classes, for `search.topk`."""
+    groups, tensors = head.grouping, _working(head.tensors())
     assert groups is not None
-    given: Any = [None if t is None else t.detach() for t in _working([hidden, *head.tensors()])]
-    found = given[0].new_empty(len(hidden), len(groups.sizes))
-    frame = _frame(given, groups, losses=found)
-    numbers = [1.0, 1 / head.temperature, 0.0]
-    native_engine.softmax_tops(frame, numbers, dtype=found.dtype, rounds=head.rounds)
-    return found
+    given = [None if t is None else t.detach() for t in tensors]
+
+    def best(hidden: Tensor, rows: Tensor, classes: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        (inputs,) = _working([hidden.detach()])
+        assert inputs is not None
+        values = inputs.new_empty(len(rows), k)
+        words = torch.empty(len(rows), k, dtype=torch.int64)
+        starts = torch.zeros(len(groups.sizes) + 1, dtype=torch.int64)
+        starts[1:] = torch.bincount(classes, minlength=len(groups.sizes)).cumsum(0)
+        frame = _frame([inputs, *given], groups, values)
+        frame += k, len(rows), rows.data_ptr(), starts.data_ptr(), words.data_ptr()
+        numbers = [1.0, 1 / head.temperature, 0.0]
+        native_engine.softmax_best(frame, numbers, dtype=inputs.dtype, rounds=head.rounds)
+        return values, words
+
+    return best
 
 
 @dataclass(frozen=True, eq=False)

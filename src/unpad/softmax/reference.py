@@ -87,103 +87,25 @@ def log_prob(hidden: Tensor, head: Head) -> Tensor:
     return found if groups.in_order else found.index_select(1, groups.words.argsort())
 
 
-def topk(
-    hidden: Tensor, k: int, head: Head, tops: Callable[[Tensor, Head], Tensor] | None = None
-) -> tuple[Tensor, Tensor]:
-    """Return the k largest log probabilities [T, k], sorted, and their words.
+def best_of(head: Head) -> Callable[[Tensor, Tensor, Tensor, int], tuple[Tensor, Tensor]]:
+    """Return what finds the likeliest words of classes, for `search.topk`."""
+    assert head.grouping is not None
+    groups, words = head.grouping, _Words(head, head.grouping)
 
-    A word is at most as likely as its class, so classes are visited best first until the next one
-    is not above the k-th best word. For rows that a few visits do not settle, as where
-    distributions are flat, ``tops`` gives the log probability of the likeliest word of each class
-    within it: then k visits do. Without it, or for many words, they take all words at once.
-    """
-    if head.grouping is None:
-        return _joined([_topk_of_all(rows, k, head) for rows in _blocks(hidden, head)])
-    search = _Search(hidden, k, head, head.grouping)
-    every = torch.arange(len(hidden), device=hidden.device)
-    left = search.visit(every, search.classes, _MOST_TURNS, hasty=True)
-    if len(left) and tops is not None and k <= _MOST_TURNS:
-        bounds = search.classes[left] + tops(hidden[left], head)
-        # Found again in a visit, a word's number may differ in its last bits.
-        bounds += bounds.abs().clamp_(min=1) * (64 * torch.finfo(bounds.dtype).eps)
-        left = search.visit(left, bounds, 2 * _MOST_TURNS)
-    search.take_all(left)
-    # Words that cannot be (a bias of -inf) are no more than places that no word has filled.
-    search.take_all((search.values[:, -1] == -torch.inf).nonzero().flatten())
-    return search.values, search.words
+    def best(hidden: Tensor, rows: Tensor, classes: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        shape, wide = (len(rows), k), hidden.dtype.itemsize < 4
+        values = hidden.new_full(shape, -torch.inf, dtype=torch.float32 if wide else None)
+        named = torch.zeros(shape, dtype=torch.int64, device=hidden.device)
+        every = torch.arange(len(rows), device=hidden.device)
+        for number, pairs in _shared_out(classes, every, len(groups.sizes)):
+            logits = words.logits(hidden.index_select(0, rows[pairs]), number)
+            count = min(k, logits.shape[1])
+            found = logits.log_softmax(-1).topk(count)
+            values[pairs, :count] = found.values
+            named[pairs, :count] = groups.words[int(groups.starts[number]) + found.indices]
+        return values, named
 
-
-class _Search:
-    """The k likeliest words of each row that were met so far."""
-
-    def __init__(self, hidden: Tensor, k: int, head: Head, groups: Grouping) -> None:
-        self.hidden, self.k, self.head, self.groups = hidden, k, head, groups
-        self.members = _Words(head, groups)
-        self.classes = class_logits(hidden, head).log_softmax(-1)
-        self.values = self.classes.new_full((len(hidden), k), -torch.inf)
-        self.words = torch.zeros_like(self.values, dtype=torch.int64)
-
-    def visit(self, rows: Tensor, bounds: Tensor, turns: int, *, hasty: bool = False) -> Tensor:
-        """Visit so many classes for each of the rows at most, anew; return rows not settled.
-
-        ``bounds`` [rows, C]: none of a class's words is above. ``hasty``: where the first visits
-        settle few rows, no more follow.
-        """
-        bounds, order = bounds.sort(-1, descending=True)
-        self.values[rows] = -torch.inf
-        live = torch.arange(len(rows), device=rows.device)
-        for turn in range(bounds.shape[1]):
-            # Written so that NaN goes on to the end, and becomes the result.
-            live = live[~(bounds[live, turn] <= self.values[rows[live], -1])]
-            flat = hasty and turn == _FIRST_TURNS and 4 * len(live) > 3 * len(rows)
-            if len(live) == 0 or turn == turns or flat:
-                return rows[live]
-            self._turn(rows[live], order[live, turn])
-        return rows[:0]
-
-    def _turn(self, rows: Tensor, classes: Tensor) -> None:
-        """Visit a class for each of the rows."""
-        for number, places in _shared_out(
-            classes, classes.argsort(stable=True), len(self.groups.sizes)
-        ):
-            some = rows[places]
-            logits = self.members.logits(self.hidden.index_select(0, some), number)
-            likely = self.classes[some, number, None] + logits.log_softmax(-1)
-            found = likely.topk(min(self.k, likely.shape[1]))
-            here = self.groups.words[int(self.groups.starts[number]) + found.indices]
-            both = torch.cat([self.values[some], found.values], -1).topk(self.k)
-            self.values[some] = both.values
-            self.words[some] = torch.cat([self.words[some], here], -1).gather(1, both.indices)
-
-    def take_all(self, rows: Tensor) -> None:
-        """Take all words at once for these rows."""
-        if len(rows):
-            found = [
-                _topk_of_all(self.hidden[some], self.k, self.head)
-                for some in _blocks(rows, self.head)
-            ]
-            self.values[rows], self.words[rows] = _joined(found)
-
-
-# Visits a row, in many small steps each.
-_FIRST_TURNS = 2
-_MOST_TURNS = 8
-_NUMBERS = 1 << 24  # of a block of rows times words
-
-
-def _blocks(rows: Tensor, head: Head) -> tuple[Tensor, ...]:
-    """Rows in blocks whose products with all words stay within a bound."""
-    return rows.split(max(1, _NUMBERS // len(head.weight)))
-
-
-def _topk_of_all(hidden: Tensor, k: int, head: Head) -> tuple[Tensor, Tensor]:
-    found = log_prob(hidden, head).topk(k)
-    return found.values, found.indices
-
-
-def _joined(parts: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-    values, indices = zip(*parts, strict=True)
-    return torch.cat(values), torch.cat(indices)
+    return best
 
 
 def sample(hidden: Tensor, head: Head, generator: torch.Generator | None) -> Tensor:
