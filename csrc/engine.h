@@ -104,17 +104,17 @@ void unpad_draw_mask(int64_t seed, int64_t keep, const int64_t* rows, int64_t n_
 double unpad_softmax_loss(const int64_t* frame, int64_t n_frame, const double* numbers,
                           int64_t n_numbers, char* error, int64_t error_size);
 
-/* The k likeliest words of classes, each within its class, for pairs [P] of a token and a class
-   that follow one another class by class. The same frame, where C > 0 and no target is read, with
+/* The k likeliest words of classes, each within its class, for pairs [P] of a token and a class.
+   The same frame, where C > 0 and no target is read, with
 
      k            how many, at least 1
      P            how many pairs
      tokens       address of int64[P], in
-     starts       address of int64[C + 1], in: where each class's pairs begin
+     classes      address of int64[P], in
      words        address of int64[P, k], out
 
    Log probabilities go into `losses` [P, k], sorted; -inf, and any word of the class, where it has
-   fewer. Nothing else is written. Tokens and starts are checked. */
+   fewer. Nothing else is written. Tokens and classes are checked. */
 void unpad_softmax_best(const int64_t* frame, int64_t n_frame, const double* numbers,
                         int64_t n_numbers, char* error, int64_t error_size);
 

@@ -42,13 +42,13 @@ struct SoftmaxCall {
 template <class T>
 double softmax_loss(const SoftmaxCall<T>& call, const Kernels<T>& kernels);
 
-// Pairs of a token and a class, class by class, and of each the k likeliest words of the class,
-// sorted; where it has fewer, the last are -inf.
+// Pairs of a token and a class, and of each the k likeliest words of the class, sorted; where it
+// has fewer, the last are -inf.
 struct SoftmaxPairs {
     int64_t k, count;
-    const int64_t* tokens;  // [count]
-    const int64_t* starts;  // [classes + 1]
-    int64_t* words;         // [count, k]
+    const int64_t* tokens;   // [count]
+    const int64_t* classes;  // [count]
+    int64_t* words;          // [count, k]
 };
 
 // losses[count, k] instead of [T]: the log probabilities within the class.

@@ -88,16 +88,14 @@ struct Best {
         p.k = f.number();
         p.count = f.number();
         p.tokens = f.address<const int64_t>();
-        p.starts = f.address<const int64_t>();
+        p.classes = f.address<const int64_t>();
         p.words = f.address<int64_t>();
         check(f.at_end(), "the frame is too long");
         check(c.classes > 0, "there are no classes");
         check(p.k > 0 && p.count >= 0, "a size is negative");
-        bool right = p.starts[0] == 0 && p.starts[c.classes] == p.count;
-        for (int64_t i = 0; i < c.classes; ++i) right = right && p.starts[i] <= p.starts[i + 1];
-        check(right, "classes share no pairs and leave none out");
         for (int64_t i = 0; i < p.count; ++i) {
             check(p.tokens[i] >= 0 && p.tokens[i] < c.tokens, "a pair's token is none");
+            check(p.classes[i] >= 0 && p.classes[i] < c.classes, "a pair's class is none");
         }
         softmax_best(c, p, kernels);
         return 0;

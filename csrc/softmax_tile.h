@@ -138,7 +138,7 @@ inline void put(T x, int64_t place, int64_t k, T* values, int64_t* places) {
 template <class T>
 void softmax_best(const T* tile, int64_t ld, int64_t rows, int64_t cols, int64_t first, int64_t k,
                   T* values, int64_t* places) {
-    constexpr int64_t lanes = kLanes<T>, strip = 8;
+    constexpr int64_t lanes = kLanes<T>, strip = 16;
     for (int64_t r = 0; r < rows; r += strip) {
         const int64_t end = std::min(r + strip, rows);
         for (int64_t c = 0; c < cols; c += lanes) {

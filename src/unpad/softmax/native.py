@@ -55,10 +55,8 @@ def best_of(head: Head) -> Callable[[Tensor, Tensor, Tensor, int], tuple[Tensor,
         assert inputs is not None
         values = inputs.new_empty(len(rows), k)
         words = torch.empty(len(rows), k, dtype=torch.int64)
-        starts = torch.zeros(len(groups.sizes) + 1, dtype=torch.int64)
-        starts[1:] = torch.bincount(classes, minlength=len(groups.sizes)).cumsum(0)
         frame = _frame([inputs, *given], groups, values)
-        frame += k, len(rows), rows.data_ptr(), starts.data_ptr(), words.data_ptr()
+        frame += k, len(rows), rows.data_ptr(), classes.data_ptr(), words.data_ptr()
         numbers = [1.0, 1 / head.temperature, 0.0]
         native_engine.softmax_best(frame, numbers, dtype=inputs.dtype, rounds=head.rounds)
         return values, words

@@ -96,8 +96,8 @@ def best_of(head: Head) -> Callable[[Tensor, Tensor, Tensor, int], tuple[Tensor,
         shape, wide = (len(rows), k), hidden.dtype.itemsize < 4
         values = hidden.new_full(shape, -torch.inf, dtype=torch.float32 if wide else None)
         named = torch.zeros(shape, dtype=torch.int64, device=hidden.device)
-        every = torch.arange(len(rows), device=hidden.device)
-        for number, pairs in _shared_out(classes, every, len(groups.sizes)):
+        order = classes.argsort(stable=True)
+        for number, pairs in _shared_out(classes, order, len(groups.sizes)):
             logits = words.logits(hidden.index_select(0, rows[pairs]), number)
             count = min(k, logits.shape[1])
             found = logits.log_softmax(-1).topk(count)

@@ -11,8 +11,8 @@ from unpad.softmax import reference
 from unpad.softmax.reference import Head
 
 Best = Callable[[Tensor, Tensor, Tensor, int], tuple[Tensor, Tensor]]
-"""``(hidden [T, H], rows [P], classes [P], k)``, sorted by class, to the k likeliest words of each
-class: log probabilities within it, sorted, and words [P, k]; what it lacks is -inf, word 0."""
+"""``(hidden [T, H], rows [P], classes [P], k)`` to the k likeliest words of each class, as log
+probabilities within it, sorted, and words [P, k]; where it has fewer, the last are -inf."""
 
 _GROWTH = 4
 _NUMBERS = 1 << 24  # of the words that are looked at together, at most
@@ -51,12 +51,11 @@ def _search(hidden: Tensor, k: int, each: int, head: Head, best: Best) -> tuple[
         if len(live) == 0:
             break
         at, place = worth.nonzero(as_tuple=True)
-        which = order[live[at], first + place]
-        by_class = which.argsort(stable=True)
-        at, place, which = at[by_class], place[by_class], which[by_class]
-        found, named = best(hidden, live[at], which, each)
+        rows = live[at]
+        which = order[rows, first + place]
+        found, named = best(hidden, rows, which, each)
         met = found.new_full((*worth.shape, each), -torch.inf)
-        met[at, place] = found + classes[live[at], which, None]
+        met[at, place] = found + classes[rows, which, None]
         names = named.new_zeros(met.shape)
         names[at, place] = named
         both = torch.cat([values[live], met.flatten(1)], -1).topk(k)
