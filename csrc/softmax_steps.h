@@ -222,7 +222,10 @@ class SoftmaxSteps {
             step.n_args = 2;
         }
         step.matrix = s.across;
-        linear(step, b.map, b.rows, {columns_of(b.weights)}, 1, group.words - w);
+        // The next class's words follow, where classes are in the order of words.
+        const bool follow = group.rows == nullptr && group.weights == &c_.by_word;
+        const int64_t end = follow ? c_.words - group.first : group.words;
+        linear(step, b.map, b.rows, {columns_of(b.weights)}, 1, end - w);
         return b;
     }
 
