@@ -33,7 +33,8 @@ class Watch:
 
     def __init__(self, module: nn.Module, apart: list[Tensor]) -> None:
         # Tables with tensors, whose == has no one answer, and those without, where == is quicker:
-        # it looks no further than the same objects.
+        # it looks no further than the same objects; and those with nothing, which most are.
+        self._empty: list[dict[Any, Any]] = []
         self._held: list[tuple[dict[Any, Any], list[Any]]] = []
         self._plain: list[tuple[dict[Any, Any], list[Any]]] = []
         values: list[Any] = []
@@ -41,17 +42,23 @@ class Watch:
             held = vars(part)
             for table in (held, *(held[name] for name in _TABLES)):
                 found = [*table.values()]
+                if not found:
+                    self._empty.append(table)
+                    continue
                 with_tensors = any(isinstance(value, Tensor) for value in found)
                 (self._held if with_tensors else self._plain).append((table, found))
                 values += found
         followed = {id(t) for t in apart}
-        self._tensors = [value for value in values if isinstance(value, Tensor)]
-        counted = [t for t in self._tensors if id(t) not in followed]
+        tensors = [value for value in values if isinstance(value, Tensor)]
+        self._pointers = [t.data_ptr for t in tensors]
+        counted = [t for t in tensors if id(t) not in followed]
         self._counted = [t for t in counted if not t.is_inference()]
         self._places, self._versions = self._where(), self._counts()
 
     def still(self) -> bool:
         """Whether nothing was replaced, added or taken away since this was made."""
+        if any(self._empty):
+            return False
         for table, values in self._held:
             if len(table) != len(values) or any(map(is_not, table.values(), values)):
                 return False
@@ -61,10 +68,12 @@ class Watch:
                     return False
         except (RuntimeError, ValueError, TypeError):  # an array or a tensor stands there now
             return False
-        return self._where() == self._places and self._counts() == self._versions
+        if self._counted and self._counts() != self._versions:
+            return False
+        return self._where() == self._places
 
     def _where(self) -> list[int]:
-        return [t.data_ptr() for t in self._tensors]
+        return [pointer() for pointer in self._pointers]
 
     def _counts(self) -> list[int]:
         return [t._version for t in self._counted]

@@ -54,7 +54,7 @@ def best_of(head: Head) -> Callable[[Tensor, Tensor, Tensor, int], tuple[Tensor,
         (inputs,) = _working([hidden.detach()])
         assert inputs is not None
         values = inputs.new_empty(len(rows), k)
-        words = torch.empty(len(rows), k, dtype=torch.int64)
+        words = torch.empty(len(rows), k, dtype=torch.int64, device="cpu")
         frame = _frame([inputs, *given], groups, values)
         frame += k, len(rows), rows.data_ptr(), classes.data_ptr(), words.data_ptr()
         numbers = [1.0, 1 / head.temperature, 0.0]
