@@ -146,6 +146,8 @@ ratio = column("ratio")
 EQUAL, RAGGED, TANH = "equal 100", "uniform 10-100", "3 tanh layers"
 JAX = ("jax scan", "jax by hand")
 SHARE = percent("share of peak")
+MEMORY = percent("share of memory")
+PRODUCTS = "three products are all that either does, and torch's are near the peak too"
 APART = "see where a step's time goes, below"
 BESIDE = "torch's own kernel, on as many tokens, is that much nearer to the peak"
 CALL = f"{APART}: batch 1"
@@ -174,6 +176,13 @@ def _peer(what: str, cell: str, lengths: str, least: float, *names: str) -> Bar:
 def _one(cell: str, peer: str, least: float) -> Bar:
     rows = rows_with(ratio, cell=cell, peer=peer)
     return Bar(f"{cell} 64, one sequence of 100: {peer}", f"≥ {least:g}×", "batch_one", rows, CALL)
+
+
+def _words(
+    what: str, asked: str, way: str, peer: str, why: str = "", value: Any = ratio, **wanted: Any
+) -> Bar:
+    rows = rows_with(value, way=way, peer=peer, **wanted)
+    return Bar(f"{what}: {peer}", asked, "large_vocabulary", rows, why)
 
 
 def _over(what: str, words: str, most: float, why: str = "") -> Bar:
@@ -278,6 +287,41 @@ BARS = (
         "bfloat16 at 256 and 512: float32", "≥ 1.6×", "precision", rows_with(column("over float32"))
     ),
     Bar("bfloat16 at 256 and 512: torch's bfloat16", "≥ 1×", "precision", rows_with(ratio)),
+    *(
+        _words(f"two levels, {words:,} words", f"≥ {least}×", "two levels", peer, vocabulary=words)
+        for words, least, peer in (
+            (10_000, 15, "torch full"),
+            (50_000, 40, "torch full"),
+            (200_000, 80, "torch full"),
+            (50_000, 3, "torch adaptive"),
+            (10_000, 15, "gathered"),
+        )
+    ),
+    _words("two levels, memory", "≤ 1 %", "two levels", "gathered", value=MEMORY),
+    _words(
+        "LinearCrossEntropy, 50,000 words",
+        "≥ 2×",
+        "full",
+        "torch full",
+        PRODUCTS,
+        vocabulary=50_000,
+    ),
+    _words(
+        "LinearCrossEntropy, 50,000 words, memory",
+        "≤ 5 %",
+        "full",
+        "torch full",
+        value=MEMORY,
+        vocabulary=50_000,
+    ),
+    Bar(
+        "the likeliest of 50,000 words and more: all of them",
+        "≥ 1×",
+        "likeliest_word",
+        rows_with(ratio),
+        "random weights and one token on one thread: nothing can be left out, and all of the "
+        "weights come from memory",
+    ),
     _over("dropout", "dropout", 1.15),
     _over("zoneout", "zoneout", 1.15),
     _over("denormals", "denormals", 1.2),

@@ -25,7 +25,7 @@ from typing import Any
 
 import psutil
 import torch
-from measure import alternate, arguments, relative_error, save, start
+from measure import alternate, arguments, relative_error, save, share_of_peak, start
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -160,6 +160,11 @@ def measure(
                 "unpad": times[ours],
                 "theirs": times[peer],
                 "ratio": times[peer].median / times[ours].median,
+                "share of peak": share_of_peak(
+                    operations(ours, vocabulary, batch * options.steps),
+                    times[ours].median,
+                    threads,
+                ),
                 "MB": memory[ours],
                 "peer MB": memory[peer],
                 "share of memory": memory[ours] / memory[peer],
@@ -172,11 +177,18 @@ def measure(
     return found
 
 
+def operations(way: str, vocabulary: int, tokens: int) -> float:
+    """Of the three products alone, with a token's words: all, or its classes and its class."""
+    words = vocabulary if way == "full" else 2 * vocabulary**0.5
+    return 6.0 * tokens * WIDTH * words
+
+
 def line(row: dict[str, Any]) -> str:
     return (
         f"V {row['vocabulary']:7,} B {row['batch']:4} {row['threads']} threads "
         f"{row['way']:>10} / {row['peer']:<14} {row['targets']:<7} | "
-        f"{row['unpad'].median:8.2f} {row['theirs'].median:9.2f} ms {row['ratio']:6.1f}x | "
+        f"{row['unpad'].median:8.2f} {row['theirs'].median:9.2f} ms {row['ratio']:6.1f}x "
+        f"{row['share of peak']:4.0%} of the peak | "
         f"{row['MB']:7.1f} {row['peer MB']:7.1f} MB {row['share of memory']:6.1%} | "
         f"{row['error']:.1e} {row['peer error']:.1e} | {row['foreign load']:4.0%}"
     )

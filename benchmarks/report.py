@@ -489,6 +489,7 @@ the gradient is touched. The memory is what a step adds to a fresh process, less
             "Unpad ms": median("unpad"),
             "peer ms": median("theirs"),
             "ratio": times("ratio", ".1f"),
+            "share of peak": number("share of peak", ".0%"),
             "Unpad MB": number("MB", ".1f"),
             "peer MB": number("peer MB", ".1f"),
             "share of memory": number("share of memory", ".1%"),

@@ -113,8 +113,8 @@ double unpad_softmax_loss(const int64_t* frame, int64_t n_frame, const double* n
      classes      address of int64[P], in
      words        address of int64[P, k], out
 
-   Log probabilities go into `losses` [P, k], sorted; -inf, and any word of the class, where it has
-   fewer. Nothing else is written. Tokens and classes are checked. */
+   Log probabilities go into `losses` [P, k], in any order; -inf, and any word of the class, where it
+   has fewer. Nothing else is written. Tokens and classes are checked. */
 void unpad_softmax_best(const int64_t* frame, int64_t n_frame, const double* numbers,
                         int64_t n_numbers, char* error, int64_t error_size);
 

@@ -42,8 +42,8 @@ struct SoftmaxCall {
 template <class T>
 double softmax_loss(const SoftmaxCall<T>& call, const Kernels<T>& kernels);
 
-// Pairs of a token and a class, and of each the k likeliest words of the class, sorted; where it
-// has fewer, the last are -inf.
+// Pairs of a token and a class, and of each the k likeliest words of the class, in any order;
+// where it has fewer, the others are -inf.
 struct SoftmaxPairs {
     int64_t k, count;
     const int64_t* tokens;   // [count]

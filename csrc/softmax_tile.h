@@ -121,20 +121,23 @@ void softmax_sums(const T* tile, int64_t ld, int64_t rows, int64_t cols, T* out)
     }
 }
 
-// Puts a number of row `place` among the k largest so far, largest first.
+// Puts a number of row `place` instead of the least of k, the first of a heap.
 template <class T>
 inline void put(T x, int64_t place, int64_t k, T* values, int64_t* places) {
-    int64_t j = k - 1;
-    for (; j > 0 && values[j - 1] < x; --j) {
-        values[j] = values[j - 1];
-        places[j] = places[j - 1];
+    int64_t at = 0;
+    for (int64_t next; (next = 2 * at + 1) < k; at = next) {
+        if (next + 1 < k && values[next + 1] < values[next]) ++next;
+        if (!(values[next] < x)) break;
+        values[at] = values[next];
+        places[at] = places[next];
     }
-    values[j] = x;
-    places[j] = place;
+    values[at] = x;
+    places[at] = place;
 }
 
-// Of each of the first `cols` columns the k largest numbers, [cols, k], and their rows, the first
-// of which is `first`; beside those that are there from blocks before. Of equal ones the first met.
+// Of each of the first `cols` columns the k largest numbers, [cols, k], the least of them first,
+// and their rows, which count from `first`; of these and what stands there already, of blocks
+// before.
 template <class T>
 void softmax_best(const T* tile, int64_t ld, int64_t rows, int64_t cols, int64_t first, int64_t k,
                   T* values, int64_t* places) {
@@ -150,7 +153,7 @@ void softmax_best(const T* tile, int64_t ld, int64_t rows, int64_t cols, int64_t
             T largest[lanes];
             store(largest, most);
             for (int64_t l = c; l < std::min(c + lanes, cols); ++l) {
-                const T* least = values + l * k + k - 1;
+                const T* least = values + l * k;
                 if (!(largest[l - c] > *least)) continue;
                 for (int64_t i = r; i < end; ++i) {
                     const T x = tile[i * ld + l];

@@ -12,19 +12,20 @@ from unpad.softmax.reference import Head
 
 Best = Callable[[Tensor, Tensor, Tensor, int], tuple[Tensor, Tensor]]
 """``(hidden [T, H], rows [P], classes [P], k)`` to the k likeliest words of each class, as log
-probabilities within it, sorted, and words [P, k]; where it has fewer, the last are -inf."""
+probabilities within it and words [P, k], in any order; where it has fewer, some are -inf."""
 
 _GROWTH = 4
-_NUMBERS = 1 << 24  # of the words that are looked at together, at most
+_LARGE = 4  # so many times k words or more are in a class on average, or the search is no gain
+_NUMBERS = 1 << 23  # of the words that are looked at together, at most
 
 
 def topk(
     hidden: Tensor, k: int, head: Head, best_of: Callable[[Head], Best]
 ) -> tuple[Tensor, Tensor]:
     """Return the k largest log probabilities [T, k], sorted, and their words."""
-    if head.grouping is None:
+    sizes = [] if head.grouping is None else head.grouping.sizes
+    if _LARGE * k * len(sizes) > len(head.weight) or not sizes:
         return _of_all(hidden, k, head)
-    sizes = head.grouping.sizes
     each = min(k, max(sizes))
     best = best_of(head)
     blocks = hidden.split(max(1, _NUMBERS // (len(sizes) * each)))
