@@ -61,6 +61,11 @@ def times(key: str, form: str = ".2f") -> Callable[[Row], str]:
     return lambda row: f"{row[key]:{form}}×" if key in row else ""
 
 
+def left_by_the_bar(row: Row) -> str:
+    left = bars.left_by_the_bar(row)
+    return "" if left is None else f"{left:.2f}"
+
+
 def cell(row: Row) -> str:
     """LSTM, or RNN 3×128 where there are several layers."""
     return (
@@ -250,7 +255,8 @@ from the worst to the best of their rows. A ratio is to the peer named, training
 Where a bar on a ratio is missed, it says at which share of the machine's multiply-add peak it would
 be met: nothing exceeds 100 %. The last columns are what was measured before on a machine of another
 peak: a kernel loses less of a lower peak to memory, and gains less on a peer that spends its time
-elsewhere.
+elsewhere. The shares were asked of a peak that a first prototype took for 250 GF/s a core on a
+machine whose registers reach 267; here they are of what the registers reach.
 """
 MEMORY = """## Memory, traces and first calls
 
@@ -376,7 +382,9 @@ sums of the threads, copying the states. "Neither" is taken off the other two. "
 what these make together beyond the two whole passes: data that each fetches where it is alone.
 "Outside" is torch, autograd and Python around the engine, in place, where caches are cold; the same
 on one token again and again is warm. An empty `autograd.Function` of as many tensors, right after
-the same passes, is the least that is possible.
+the same passes, is the least that is possible. "Left by the bar" is what a step at the share of the
+peak that was asked of it (above) would have for all but the products as they are: where it is less
+than an empty function takes, or below zero, the bar asks for faster products.
 """,
         {
             "cell": cell,
@@ -387,6 +395,7 @@ the same passes, is the least that is possible.
             "neither": number("neither", ".2f"),
             "products": number("products", ".2f"),
             "their share of peak": number("share of products", ".0%"),
+            "left by the bar": left_by_the_bar,
             "else": number("else", ".2f"),
             "counted twice": number("twice", ".2f"),
             "outside": number("outside", ".2f"),

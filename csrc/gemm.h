@@ -3,8 +3,9 @@
 // Products. `linear_rows`: out = start + a M over packed panels of M. `outer_panel`: the sum over
 // rows of a[k] g[n] into one panel of columns.
 //
-// A row's bits are its own: each output is one chain of multiply-adds over k, in one order, for
-// every tile shape; no k is split and no tail is special (panels are padded with zeros).
+// A row's bits are its own: each output is a chain of multiply-adds over each stretch of k
+// (kDepth), in one order, for every tile shape; no tail is special (panels are padded with zeros).
+// Stretches are added up: the error grows with the root of a stretch, not of the width.
 
 #include <algorithm>
 #include <utility>
@@ -81,14 +82,14 @@ inline __attribute__((always_inline)) void multiply(typename Lanes<T>::Vec (&acc
 }
 
 // Depths beyond this are multiplied in stretches, so that a stretch of a panel stays in the
-// first-level cache while all rows pass; sums are carried through memory, bit for bit.
-template <class T>
-inline constexpr int kDepth = (16 << 10) / (kPanel<T> * int{sizeof(T)});
+// first-level cache while all rows pass; each starts from zero, and is added to those before it.
+// In numbers, whatever the tier: bfloat16 products have the same bits on all.
+inline constexpr int64_t kDepth = 128;
 
 // Rows of the left operand, as they are multiplied, are this far apart: a stretch and a line, for
 // neighbours not to fall into the same sets of the first-level cache.
 template <class T>
-inline constexpr int kLeftStride = kDepth<T> + 64 / int{sizeof(T)};
+inline constexpr int kLeftStride = kDepth + 64 / int{sizeof(T)};
 
 // Lines are asked for a few at a time: a core waits for some twenty at once, and a product that
 // finds all of these taken waits as well.
@@ -101,6 +102,7 @@ struct LinearRows {
     const Number* start[kMostRows];
     Number* out[kMostRows];
     int64_t start_width;  // 0: start from zero; 1: one number; else a row
+    bool adds;            // to what `out` has, instead
     int64_t depth, cols;
     int64_t panel_size;
     const T* packed;
@@ -154,7 +156,7 @@ UNPAD_FLAT void linear_tile(LinearRows<T>& l, int64_t r, int64_t panel) {
     const auto fill = [&](auto start) {
         each<MR>([&](int i) { each<nv>([&](int v) { acc[i][v] = start(i, v); }); });
     };
-    if (l.start_width == 0) {
+    if (l.start_width == 0 || l.adds) {
         fill([](int, int) { return V{}; });
     } else if (l.start_width == 1 && l.cols != 1) {
         fill([&](int i, int) { return splat(*l.start[r + i]); });
@@ -172,6 +174,14 @@ UNPAD_FLAT void linear_tile(LinearRows<T>& l, int64_t r, int64_t panel) {
         for (int64_t i = 0; i < l.next_lines; ++i, l.next += 64) __builtin_prefetch(l.next, 0, 2);
         multiply<T, MR, nv, kLeftStride<T>, 1>(acc, rows + k, packed + k * kPanel<T>, kPanel<T>,
                                                l.panel_size, std::min(kFetchDepth, l.depth - k));
+    }
+    if (l.adds) {
+        each<MR>([&](int i) {
+            each<nv>([&](int v) {
+                const Number* out = l.out[r + i] + column + v * lanes;
+                acc[i][v] += full ? load(out) : load_part(out, left - v * lanes);
+            });
+        });
     }
     each<MR>([&](int i) {
         each<nv>([&](int v) {
@@ -257,9 +267,9 @@ inline void linear_folded(const Step& step, RowMaps index, int64_t rows, Fold fo
     LinearRows<T> l;
     const int64_t depth = step.args[0].width;
     const int64_t factors = (depth + in_factor - 1) / in_factor;
-    const int64_t stretches = (factors + kDepth<T> - 1) / kDepth<T>;
-    // Even: `fold` may work on pairs.
-    const int64_t most = round_up((factors + stretches - 1) / stretches, 2) * in_factor;
+    const int64_t stretches = (depth + kDepth - 1) / kDepth;
+    // `fold` may work on pairs of pairs.
+    const int64_t most = round_up((depth + stretches - 1) / stretches, 4);
     const int tile = static_cast<int>(even_tile(rows));
     l.left = left;
     l.start_width = step.n_args == 2 ? step.args[1].width : 0;
@@ -278,9 +288,8 @@ inline void linear_folded(const Step& step, RowMaps index, int64_t rows, Fold fo
         const int64_t numbers = std::min(most, depth - k);
         for (int64_t r = 0; r < rows; ++r) {
             fold(a[r] + k, numbers, left + r * kLeftStride<T>);
-            if (k > 0) l.start[r] = l.out[r];
         }
-        if (k > 0) l.start_width = l.cols;
+        l.adds = k > 0;
         l.depth = (numbers + in_factor - 1) / in_factor;
         l.stream = step.stream && k + numbers == depth;
         linear_with<T>(tile, l, rows);
